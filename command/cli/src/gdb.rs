@@ -210,9 +210,15 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let (placement, rest) = take("--placement", options.iter().collect());
     let (backend, rest) = take("--backend", rest);
     let (backend, mut settings) = BackEnd::choose(placement.as_deref(), backend.as_deref(), false)?;
-    let own = |word: &&OsString| *word == "--follow-setuid";
-    settings.follow_setuid = rest.iter().any(own);
-    let rest = rest.into_iter().filter(|word| !own(word)).collect();
+    let (mut blame, mut others) = (false, Vec::new());
+    for word in rest {
+        match word.as_bytes() {
+            b"--follow-setuid" => settings.follow_setuid = true,
+            b"--blame" => blame = true,
+            _ => others.push(word),
+        }
+    }
+    let rest = others;
     let (check, rest) = check(rest)?;
     let (subject, gdb_options) = subject(words, rest, program)?;
     if check.is_some() {
@@ -252,6 +258,7 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
         ask_arguments: Some(dir.file("arguments")),
         settings,
         check,
+        blame,
         ..Options::default()
     };
     let with_stub = backend.is_none();

@@ -24,7 +24,9 @@ use ulpf_lib::ring::{Hit, listed};
 use ulpf_session::find::{Several, choose, name};
 use ulpf_session::hit::entry::When;
 use ulpf_session::hit::log::{Formatter, Look, Record};
+use ulpf_session::hit::place::Place;
 use ulpf_session::kept::{self, Kept};
+use ulpf_session::last_writers::LastWriters;
 use ulpf_session::memory::LazyMemory;
 use ulpf_session::words::{self, count};
 use ulpf_symbols::{Problem, Program, Spec, Watched};
@@ -33,7 +35,7 @@ const EXAMPLES: &str = "\
 WHAT is a variable, a part of one, or an address, as for `ulpf run --watch`:
   counter    p->x    tab[3]    tab[0..16]    0x7fffe000    0x7fffe000:64
 
-A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it; where none is, the last `ulpf run` or `attach`
+A session of `ulpf run`, `attach`, `server` or `gdb` has to be watching it, or to record all last writers (--blame); where none is, the last `ulpf run` or `attach`
 that has ended is asked (the newest eight are kept in ~/.cache/ulpf; --pid names one). Exit status: 0: an access
 was found; 1: no access is known; 2: an error.";
 
@@ -104,6 +106,12 @@ fn answer(args: &LastArgs) -> Result<bool> {
     for place in &places {
         let here = Cover::of(&session, place, args.reads);
         if !here.logged {
+            // (A watch that logs knows more: values, and the writes before.)
+            let memory = LazyMemory::of(pid);
+            let records = LastWriters::of(shared.header(), &memory);
+            if let Some(records) = records.filter(|_| session.ended.is_none() && !args.reads) {
+                return by_records(args, &session, (&program, &places), &records);
+            }
             bail!(here.why_not(place, pid, args.reads));
         }
         cover.add(&here);
@@ -175,6 +183,86 @@ fn answer(args: &LastArgs) -> Result<bool> {
     }
     let _ = stdout().write_all(text.as_bytes());
     Ok(!hits.is_empty())
+}
+
+/// Answers from the records of last writers: each stretch of bytes with one writer.
+fn by_records(
+    args: &LastArgs,
+    session: &Session,
+    (program, places): (&Program, &[Watched]),
+    records: &LastWriters,
+) -> Result<bool> {
+    #[derive(Serialize)]
+    struct Line<'a> {
+        r#type: &'static str,
+        ago: Option<words::Seconds>,
+        pid: i32,
+        tid: Option<u32>,
+        name: &'a str,
+        addr: Address,
+        len: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        call: Option<&'static str>,
+        #[serde(flatten)]
+        place: Place,
+    }
+    let now = sys::tsc();
+    let clock = session.shared.clock();
+    let ago = |tsc: u64| clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now)));
+    let (mut text, mut any) = (String::new(), false);
+    let (since, mut left) = (ago(records.since), 0);
+    for watched in places {
+        let Some(found) = records.last(watched.addr, watched.len) else {
+            bail!(
+                "cannot tell who has written `{}` ({:#x}): it is neither heap nor data of an executable or library, or its memory cannot be read",
+                watched.name,
+                watched.addr
+            );
+        };
+        left += watched.len - found.iter().map(|stretch| stretch.len).sum::<u64>();
+        for stretch in &found {
+            any = true;
+            let site = stretch.site;
+            let (name, _) = watched.part(stretch.addr - watched.addr, stretch.len);
+            let call = site.call.and_then(ulpf_lib::syscalls::name);
+            let place = Place::at(program, site.pc, site.called);
+            let when = stretch.when.map(|(tid, since)| (tid, ago(since)));
+            if args.json {
+                let line = Line {
+                    r#type: "writer",
+                    ago: when.map(|(_, ago)| words::Seconds(ago)),
+                    pid: session.pid,
+                    tid: when.map(|(tid, _)| tid),
+                    name: &name,
+                    addr: Address(stretch.addr),
+                    len: stretch.len,
+                    call,
+                    place,
+                };
+                json::append(&mut text, &line);
+                continue;
+            }
+            let (tid, ago) = when.unwrap_or_default();
+            let by = call.map(|call| format!("  by {call}")).unwrap_or_default();
+            writeln!(
+                text,
+                "{:>12} s ago [{tid}] {}: {}{by}  {}",
+                words::Seconds(ago),
+                Text(&name),
+                count(stretch.len, "byte"),
+                place.text
+            )?;
+        }
+    }
+    if !args.json && left > 0 {
+        let (bytes, since) = (count(left, "byte"), Seconds(since));
+        writeln!(
+            text,
+            "  ({bytes} not written since records began, {since} ago)"
+        )?;
+    }
+    let _ = stdout().write_all(text.as_bytes());
+    Ok(any)
 }
 
 /// The chosen session and its program: one that is watched at present, or else the last that has ended.

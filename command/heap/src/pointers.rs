@@ -49,7 +49,7 @@ fn place(pointer: &Report, program: &Program) -> String {
     }
     let at = pointer.addr.load(Relaxed);
     match pointer.block.load(Relaxed) {
-        0 => match variable(at, program) {
+        0 => match program.variable_at(at) {
             Some(name) => format!("{name} at {at:#x}"),
             None => format!("{at:#x}"),
         },
@@ -59,20 +59,4 @@ fn place(pointer: &Report, program: &Program) -> String {
             count(pointer.size.load(Relaxed), "byte"),
         ),
     }
-}
-
-/// The variable that contains this byte.
-fn variable(at: u64, program: &Program) -> Option<String> {
-    let module = program.module_of_data(at)?;
-    let symbol = module
-        .object
-        .symbols()
-        .data_at(at.wrapping_sub(module.bias))?;
-    let name = ulpf_symbols::demangle(symbol.name);
-    Some(
-        match at.wrapping_sub(symbol.addr.wrapping_add(module.bias)) {
-            0 => name,
-            more => format!("{name}+{more}"),
-        },
-    )
 }

@@ -55,6 +55,8 @@ pub struct Control {
     pub follows_any: bool,
     /// Settings of the check of its heap, and of the heaps of all programs that it starts.
     pub heap: Option<HeapCheck>,
+    /// Last writers are recorded, in all programs that it starts, too.
+    pub blame: bool,
     /// As [`super::events::Forked::parents_heap`].
     pub(super) parents_heap: Option<u64>,
     pub(super) is_child: bool,
@@ -144,6 +146,7 @@ impl Control {
             follows_forks: false,
             follows_any: false,
             heap: None,
+            blame: false,
             parents_heap: None,
             is_child: false,
             parent_waits: None,

@@ -13,12 +13,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use ulpf_host::foreign::text::Text;
 use ulpf_host::say::json::{self, Address};
 use ulpf_host::signals;
+use ulpf_lib::last_writer::Site;
 use ulpf_lib::ring::last::{Asked, last};
-use ulpf_lib::ring::{Hit, MAX_FRAMES};
+use ulpf_lib::ring::{self, Hit, MAX_FRAMES};
 use ulpf_session::hit::entry::When;
 use ulpf_session::hit::log::{Formatter, Look, Record};
 use ulpf_session::hit::place::{Caller, Place, own_caller};
 use ulpf_session::words::Seconds;
+use ulpf_symbols::Program;
 
 /// Limit of the records that are searched for such writers, youngest first.
 const MOST: usize = 1 << 16;
@@ -40,6 +42,70 @@ pub struct Crash<'a> {
     by: Option<Caller>,
     callers: Vec<Rc<Place>>,
     writers: Vec<Writer>,
+    origin: Option<Origin>,
+}
+
+/// The place from which the program had the pointer that led to the signal.
+struct Origin {
+    pointer: u64,
+    place: u64,
+    /// The variable there.
+    name: Option<String>,
+    writer: Option<LastWriter>,
+}
+
+/// The last writer of a place.
+struct LastWriter {
+    by: Rc<Place>,
+    call: Option<&'static str>,
+    tid: u32,
+    /// The beginning of the interval in which it was.
+    nanos: u64,
+}
+
+impl Origin {
+    fn of(noted: &ring::Crash, program: &Program, clock: &Clock) -> Option<Origin> {
+        let place = noted.source.load(Relaxed);
+        let site = Site::of(noted.writer.load(Relaxed));
+        let tid = noted.writer_tid.load(Relaxed);
+        (place != 0).then(|| Origin {
+            pointer: noted.pointer.load(Relaxed),
+            place,
+            name: program.variable_at(place),
+            writer: site.map(|site| LastWriter {
+                by: Rc::new(Place::at(program, site.pc, site.called)),
+                call: site.call.and_then(ulpf_lib::syscalls::name),
+                tid,
+                nanos: clock.nanos(noted.writer_since.load(Relaxed)),
+            }),
+        })
+    }
+
+    fn text(&self, out: &mut String, signal: i32) {
+        let (pointer, place) = (self.pointer, self.place);
+        let _ = match signal {
+            libc::SIGABRT => write!(
+                out,
+                "ulpf: the size of the heap's chunk at {:#x} has been overwritten with {pointer:#x}",
+                place.wrapping_sub(8)
+            ),
+            _ => write!(out, "ulpf: {pointer:#x} lies at {place:#x}"),
+        };
+        if let Some(name) = &self.name {
+            let _ = write!(out, ", `{}`", Text(name));
+        }
+        let _ = match &self.writer {
+            None => writeln!(out, ", which has not been written since records began"),
+            Some(w) => writeln!(
+                out,
+                ", which was written by:\n{:>11} s [{}] {}{}",
+                Seconds(w.nanos),
+                w.tid,
+                w.call.map(|call| format!("{call} in ")).unwrap_or_default(),
+                w.by.text
+            ),
+        };
+    }
 }
 
 /// Last writer of a value that the address comes from.
@@ -91,6 +157,7 @@ impl<'a> Crash<'a> {
             by,
             callers,
             writers: address.map(|a| writers(life, a)).unwrap_or_default(),
+            origin: Origin::of(noted, program, clock),
         })
     }
 
@@ -132,6 +199,9 @@ impl<'a> Crash<'a> {
         for (n, caller) in self.callers.iter().enumerate() {
             let _ = writeln!(out, "                #{} {}", n + 1, caller.text);
         }
+        if let Some(origin) = &self.origin {
+            origin.text(&mut out, self.signal);
+        }
         let mut formatter = Formatter::new(look);
         let address = self.address.unwrap_or_default();
         for (record, before) in self.records() {
@@ -169,6 +239,17 @@ impl<'a> Crash<'a> {
             by: self.by.as_ref().map(|by| &*by.place),
             callers: &self.callers,
             writers: writers.collect(),
+            origin: self.origin.as_ref().map(|origin| OriginLine {
+                pointer: Address(origin.pointer),
+                addr: Address(origin.place),
+                name: origin.name.as_deref(),
+                writer: origin.writer.as_ref().map(|w| WriterLine {
+                    time: Seconds(w.nanos),
+                    tid: w.tid,
+                    call: w.call,
+                    place: &w.by,
+                }),
+            }),
         })
     }
 }
@@ -188,6 +269,27 @@ struct Line<'a> {
     by: Option<&'a Place>,
     callers: &'a [Rc<Place>],
     writers: Vec<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<OriginLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct OriginLine<'a> {
+    pointer: Address,
+    addr: Address,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    writer: Option<WriterLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct WriterLine<'a> {
+    time: Seconds,
+    tid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<&'static str>,
+    #[serde(flatten)]
+    place: &'a Place,
 }
 
 /// The last writers of the bytes at the address, and of watched pointers that lead to it or a little before it.

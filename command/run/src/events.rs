@@ -57,6 +57,8 @@ pub struct Forked {
     pub follows_any: bool,
     /// As [`super::control::Control::heap`].
     pub heap: Option<HeapCheck>,
+    /// As [`super::control::Control::blame`].
+    pub blame: bool,
     /// The boot block of its parent's stub.
     pub parents_heap: Option<u64>,
     /// Its parent, which waits in fork until the child runs.

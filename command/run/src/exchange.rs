@@ -166,11 +166,21 @@ impl Control {
         self.heap_command(&Command::HeapCheck(*how)).await
     }
 
+    /// From now on the last writers of heap and data are recorded.
+    pub async fn record_writers(&mut self) -> Result<()> {
+        self.order(&Command::LastWriters, Reply::LastWriters).await
+    }
+
     async fn heap_command(&mut self, command: &Command) -> Result<()> {
+        self.order(command, Reply::HeapChecked).await
+    }
+
+    /// Sends a command that is answered with `done`.
+    async fn order(&mut self, command: &Command, done: Reply) -> Result<()> {
         let answer = self.command(command).await?;
         let answer = answer.trim();
         match serde_json::from_str(answer) {
-            Ok(Reply::HeapChecked) => Ok(()),
+            Ok(reply) if reply == done => Ok(()),
             Ok(Reply::Refused(r)) => bail!("{}: {}; {}", r.what, r.why, r.what_to_do),
             _ => bail!("the stub answered `{answer}`"),
         }

@@ -63,6 +63,7 @@ impl Control {
         control.on_signal = forked.on_signal;
         control.follows_forks = true;
         control.heap = forked.heap;
+        control.blame = forked.blame;
         control.parents_heap = forked.parents_heap;
         if forked_any {
             control.follow_any();
@@ -82,6 +83,9 @@ impl Control {
             if let Err(error) = self.check_heap(&HeapCheck { of, ..how }).await {
                 say!("child {}: {error:#}", self.pid);
             }
+        }
+        if self.blame {
+            self.record_writers().await?;
         }
         for (number, armed) in self.change(&changes).await? {
             let _ = events.send(Event::Armed(self.life, number, armed));
@@ -221,6 +225,7 @@ impl Control {
             },
             follows_any: self.follows_any,
             heap: self.heap,
+            blame: self.blame,
             parents_heap: None,
             parent_waits: None,
         }
@@ -256,6 +261,9 @@ impl Control {
             .entry()
             .context("the kernel did not say where the program starts")?;
         let reached = self.run_to(&[entry]).await?;
+        if self.blame && reached == Reached::There {
+            self.record_writers().await?;
+        }
         let (reply, answer) = tokio::sync::oneshot::channel();
         let life = self.life;
         let entered = Entered { life, reply };
@@ -294,6 +302,9 @@ impl Control {
             reply,
         };
         let reached = self.run_to(&[entry]).await?;
+        if self.blame && reached == Reached::There {
+            self.record_writers().await?;
+        }
         events.send(Event::Reexecuted(again)).map_err(|_| gone())?;
         let (life, at) = answer.await?;
         self.life = life;

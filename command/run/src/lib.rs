@@ -188,7 +188,7 @@ fn script(launch: &Launch) -> Option<String> {
 fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     output::speak_as(options);
     let specs = watches::specs(options)?;
-    if specs.is_empty() && !options.held && options.check.is_none() {
+    if specs.is_empty() && !options.held && !options.blame && options.check.is_none() {
         if let Target::Launch(launch) = &target
             && launch.file().is_none()
         {
@@ -301,6 +301,7 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     control.follows_forks = options.follow;
     // After an exec of its own, its heap is checked again.
     control.heap = options.check.as_ref().map(|check| check.how);
+    control.blame = options.blame;
     if log.chooses() || options.check.as_ref().is_some_and(|check| check.follow) {
         control.follow_any();
     }
@@ -448,6 +449,9 @@ async fn prepare(
             Reached::There => {}
             before => return Ok(Err(before)),
         }
+    }
+    if options.blame {
+        control.record_writers().await?;
     }
     let mut program = Program::of_process(pid)?;
     if let Some(name) = options.at.as_ref().filter(|_| !specs.is_empty()) {

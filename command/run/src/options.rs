@@ -174,6 +174,10 @@ pub struct WatchArgs {
     #[arg(short, long)]
     pub verbose: bool,
 
+    /// Record the last writer of each byte of heap and data, for `ulpf last` and for the report of a crash
+    #[arg(long)]
+    pub blame: bool,
+
     /// List every watch in the summary at the end, also those without hits
     #[arg(long, overrides_with = "no_summary")]
     pub summary: bool,

@@ -78,10 +78,21 @@ impl Target {
         Ok(notices)
     }
 
+    /// From now on the last writers of heap and data are recorded. The error is text for the user.
+    pub(super) async fn record_writers(&mut self) -> Result<(), String> {
+        self.command(&Command::LastWriters, &Reply::LastWriters)
+            .await
+    }
+
     async fn heap_command(&mut self, command: &Command) -> Result<(), String> {
+        self.command(command, &Reply::HeapChecked).await
+    }
+
+    /// Sends a command that is answered with `done`.
+    async fn command(&mut self, command: &Command, done: &Reply) -> Result<(), String> {
         let answer = self.monitor(&command.to_string()).await.unwrap_or_default();
         match serde_json::from_str(answer.trim()) {
-            Ok(Reply::HeapChecked) => Ok(()),
+            Ok(reply) if reply == *done => Ok(()),
             Ok(Reply::Refused(r)) => Err(format!("{}: {}; {}", r.what, r.why, r.what_to_do)),
             _ => Err(format!("the stub answered `{}`", answer.trim())),
         }

@@ -303,6 +303,7 @@ impl Server {
         ));
         self.adopt(inferior).await;
         self.check_heap(false).await;
+        self.record_writers().await;
         Ok(())
     }
 
@@ -321,6 +322,16 @@ impl Server {
         }
     }
 
+    /// Begins to record the last writers in the newest program, if `--blame` is given.
+    async fn record_writers(&mut self) {
+        let Some(target) = self.targets.first_mut().filter(|_| self.options.blame) else {
+            return;
+        };
+        if let Err(why) = target.record_writers().await {
+            message!("ulpf server: {why}; last writers are not recorded");
+        }
+    }
+
     async fn attach(&mut self, pid: i32) -> Result<(), StartError> {
         let inferior = ulpf_inject::inferior::attach(pid, self.options.settings).await?;
         self.say(&format!("Attached; pid = {pid}"));
@@ -328,6 +339,7 @@ impl Server {
         self.program = process::executable(pid).map(|p| (p.into(), Arguments::default()));
         self.adopt(inferior).await;
         self.check_heap(true).await;
+        self.record_writers().await;
         Ok(())
     }
 

@@ -78,6 +78,8 @@ Other options:
   --base, --no-leaks, --frames N, --quarantine BYTES, --redzone BYTES,
   --suppressions FILE, --allocator NAME=FUNCTION
                         With --check: as `ulpf check --help` says.
+  --blame               Record the last writer of each byte of heap and data,
+                        for `ulpf last`.
   --no-patch            Leave the program's code as it is: hot instructions and
                         system calls are not patched, and cost a signal each.
   --follow-setuid       Follow PROG also into programs that gain rights when they
@@ -149,6 +151,8 @@ pub struct Options {
     pub settings: Settings,
     /// Check the heap of each program that is started; the program stops at its errors.
     pub check: Option<HeapOptions>,
+    /// Record the last writers in each program that is started.
+    pub blame: bool,
     /// Users other than the server's own and root may connect, too.
     pub any_user: bool,
     /// Serve vFile even if other machines can connect.
@@ -203,6 +207,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
             }
             "--multi" => o.multi = true,
             "--once" => o.once = true,
+            "--blame" => o.blame = true,
             "--wrapper" => loop {
                 match args.next() {
                     Some(word) if word == "--" && !o.wrapper.is_empty() => break,

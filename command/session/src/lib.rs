@@ -18,6 +18,7 @@ pub mod drain;
 pub mod find;
 pub mod hit;
 pub mod kept;
+pub mod last_writers;
 pub mod listing;
 pub mod log;
 pub mod memory;

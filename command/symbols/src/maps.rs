@@ -260,6 +260,18 @@ impl Program {
         })
     }
 
+    /// The variable of an executable or library that contains this byte: `table+16`.
+    pub fn variable_at(&self, addr: u64) -> Option<String> {
+        let module = self.module_of_data(addr)?;
+        let linked = addr.wrapping_sub(module.bias);
+        let symbol = module.object.symbols().data_at(linked)?;
+        let name = crate::demangle(symbol.name);
+        Some(match linked - symbol.addr {
+            0 => name,
+            more => format!("{name}+{more}"),
+        })
+    }
+
     /// The program's own file, if it could be read.
     pub fn executable(&self) -> Option<&Rc<Module>> {
         self.modules.first().filter(|m| m.is_executable)
