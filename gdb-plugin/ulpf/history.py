@@ -55,8 +55,15 @@ def last(expression, most):
         answer = wire.ask(f"last {place.address:#x} {place.length} {most}", replies.last)
         answers.append(answer)
         hits += [Hit(None, place, hit) for hit in answer.last]
+    if any(answer.stretches for answer in answers):
+        return found, sorted(hits, key=lambda hit: hit.address), answers
     hits.sort(key=lambda hit: hit.ago)
     return found, hits[:most], answers
+
+
+def record_writers():
+    """From now on each byte of heap and data has its last writer."""
+    wire.ask("last-writers")
 
 
 def lines(hits):
@@ -69,12 +76,19 @@ def begin(hit):
     """The line of a hit, without the place in the code."""
     when = f"{hit.time:11.6f}" if hit.time is not None else f"{hit.ago:12.6f} s ago"
     number = f"#{hit.watch.number} " if hit.watch else ""
+    call = f"  by {hit.call}" if hit.call else ""
+    if hit.bytes == (None, None) and not hit.reads:
+        # (From the records of last writers.)
+        return f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {_bytes(hit.length)}{call}"
     if hit.reads:
         values = hit.shown(hit.new)
     else:
         values = f"{hit.shown(hit.old)} → {hit.shown(hit.new)}" + (" (silent)" if hit.silent else "")
-    call = f"  by {hit.call}" if hit.call else ""
     return f"{when} [{hit.tid}] {number}{_VERBS.get(hit.access, hit.access)} {hit.name}: {values}{call}"
+
+
+def _bytes(length):
+    return f"{length} byte{'s' if length != 1 else ''}"
 
 
 # Format of a file, by the suffix of its name (command/session/src/suffix.rs).

@@ -133,6 +133,11 @@ class HeapChecked:
 
 
 @dataclass(frozen=True)
+class LastWriters:
+    pass
+
+
+@dataclass(frozen=True)
 class HeapAsked:
     reports: int
 
@@ -167,6 +172,8 @@ def change(object):
         return PatchSyscalls(on)
     if _get(object, "heap_checked", bool, None):
         return HeapChecked()
+    if _get(object, "last_writers", bool, None):
+        return LastWriters()
     if (reports := _count(object, "heap_asked", None)) is not None:
         return HeapAsked(reports)
     session, stops_at = (_address(_get(object, name, str)) for name in ("session", "stops_at"))
@@ -209,6 +216,8 @@ class Last:
     # In seconds before the question.
     watched_since: Optional[float]
     reaches_back: Optional[float]
+    # `last` has each stretch of bytes with one last writer, ascending; other bytes have not been written since.
+    stretches: bool
     last: list
 
 
@@ -247,7 +256,7 @@ def stop(object):
 def last(object):
     _nullable(object, "watched_since", "reaches_back")
     return Last(_address(_get(object, "addr", str)), _count(object, "len"), _seconds(object, "watched_since"),
-                _seconds(object, "reaches_back"), [record(r) for r in _get(object, "last", list)])
+                _seconds(object, "reaches_back"), _get(object, "stretches", bool, False), [record(r) for r in _get(object, "last", list)])
 
 
 def log_head(object):

@@ -66,31 +66,58 @@ def _asked(argument, what, most):
 
 
 @plain_class
+class Blame(UlpfCommand):
+    """Record from now on who writes each byte of heap and data last: ulpf blame; ulpf blame EXPR
+
+`ulpf blame EXPR`, which is `ulpf last EXPR`, then says it of any expression, without a watch: a line for each stretch of
+bytes with one writer. It costs as much as a watch of the heap. `ulpf gdb --blame` records from the program's entry on."""
+
+    name, completes = "blame", "COMPLETE_EXPRESSION"
+
+    def run(self, argument):
+        if argument.strip():
+            return who_wrote(argument)
+        session.check()
+        history.record_writers()
+        facade.say("From now on each byte of heap and data has its last writer: ulpf last EXPR.")
+
+
+@plain_class
 class Last(UlpfCommand):
     """Say who wrote something last: ulpf last EXPR [-n COUNT]
 
-EXPR is any expression whose bytes are watched, also by GDB's own watch, or a part of it."""
+EXPR is any expression whose bytes are watched, also by GDB's own watch, or a part of it. With `ulpf blame` it is any in
+heap and data."""
 
     name, completes = "last", "COMPLETE_EXPRESSION"
 
     def run(self, argument):
-        expression, flag, count = argument.rpartition(" -n ")
-        if not flag:
-            expression, count = argument, "1"
-        if not expression:
-            raise UlpfError("ulpf last", "it does not say of what", "say: ulpf last total -n 5")
-        if not count.strip().isdigit() or int(count) == 0:
-            raise UlpfError("ulpf last", f"{count} is no number of writes", "say: ulpf last total -n 5")
-        found, hits, answers = history.last(expression, int(count))
-        since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
-        for line in history.lines(hits):
-            facade.say(line)
-        if since is None:
-            place = found[0]
-            raise UlpfError(f"nothing is known of {expression}", f"no watch looks at the {place.length} bytes at {place.address:#x}",
-                            f"say: ulpf watch {expression} log, and ask again after a while")
-        if not hits:
-            facade.say(f"{expression} has not been written since it is watched ({since:.3f} s).")
-        back = [a.reaches_back for a in answers if a.reaches_back is not None]
-        if back and len(hits) < int(count):
-            facade.say(f"What happened more than {min(back):.3f} s ago has been overwritten by later hits.")
+        who_wrote(argument)
+
+
+def who_wrote(argument):
+    """`ulpf last ARGUMENT`."""
+    expression, flag, count = argument.rpartition(" -n ")
+    if not flag:
+        expression, count = argument, "1"
+    if not expression:
+        raise UlpfError("ulpf last", "it does not say of what", "say: ulpf last total -n 5")
+    if not count.strip().isdigit() or int(count) == 0:
+        raise UlpfError("ulpf last", f"{count} is no number of writes", "say: ulpf last total -n 5")
+    found, hits, answers = history.last(expression, int(count))
+    since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
+    for line in history.lines(hits):
+        facade.say(line)
+    if since is None:
+        place = found[0]
+        raise UlpfError(f"nothing is known of {expression}", f"no watch looks at the {place.length} bytes at {place.address:#x}",
+                        f"say: ulpf watch {expression} log, or ulpf blame, and ask again after a while")
+    if not hits:
+        facade.say(f"{expression} has not been written since it is watched ({since:.3f} s).")
+    elif any(a.stretches for a in answers):
+        left = sum(a.length for a in answers) - sum(hit.length for hit in hits)
+        if left > 0:
+            facade.say(f"{left} of its bytes have not been written since records began ({since:.3f} s ago).")
+    back = [a.reaches_back for a in answers if a.reaches_back is not None]
+    if back and len(hits) < int(count):
+        facade.say(f"What happened more than {min(back):.3f} s ago has been overwritten by later hits.")
