@@ -50,6 +50,16 @@ class Log(PluginCase):
         self.assertSays(gdb("ulpf last"), r"^ulpf last: it does not say of what; ")
         self.assertSays(gdb("ulpf last total -n x"), r"^ulpf last: x is no number of writes; ")
 
+    def test_blame(self):
+        gdb = self.begin()
+        self.assertSays(gdb("ulpf blame total"), r"^nothing is known of total: no watch looks at the 4 bytes at 0x\w+; say: ulpf watch total log, or ulpf blame, ")
+        self.assertSays(gdb("ulpf blame"), r"^From now on each byte of heap and data has its last writer: ulpf last EXPR\.\n")
+        self.assertSays(gdb("ulpf last total"), r"^total has not been written since it is watched \(\d")
+        self.assertSays(gdb("continue"), r"Temporary breakpoint")
+        for command in "ulpf last total", "ulpf blame total":
+            self.assertSays(gdb(command), r"^ +\d+\.\d+ s ago \[\d+\] write  total: 4 bytes  (add|elsewhere)\+0x\w+ at filters\.c:\d+\n")
+        self.assertSays(gdb("ulpf last table"), r"^ +\d+\.\d+ s ago \[\d+\] write  table: 32 bytes  main\+0x\w+ at filters\.c:\d+\n")
+
 
 @ulpf_only
 class Reasons(PluginCase):
