@@ -68,7 +68,7 @@ static char *area_of(int fd) {
     header[1] = tsc();
     header[3] = 1ul << 31;
     ((uint32_t *)area)[8] = claimed ? claimed : getpid();
-    memcpy(area, "ulpfrin4", 8);
+    memcpy(area, "ulpfrin5", 8);
     return area;
 }
 
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
             if (ftruncate(fd, 0) || ftruncate(fd, length)) return 4;
             // It looks like a session for a moment. A reader that maps it now gets SIGBUS at the next turn.
             uint32_t pid = getpid();
-            pwrite(fd, "ulpfrin4", 8, 0);
+            pwrite(fd, "ulpfrin5", 8, 0);
             pwrite(fd, &pid, 4, 32);
             usleep(200);
         }
