@@ -128,7 +128,7 @@ fn go_on(area: &Area, known: &'static Known, which: usize) {
 /// handler can do the rest.
 fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) {
     let go_on = |which| go_on(area, known, which);
-    let Some(insn) = patches::repeated(known.pc) else {
+    let Some(insn) = known.insn.as_deref() else {
         return go_on(NATIVE);
     };
     if insn.class == Class::MaskedEvex {
@@ -164,7 +164,7 @@ fn make_runs(t: Current, area: &Area, known: &'static Known, frame: &mut Frame) 
     let source = g().page_map.entry(TargetAddr(insn.string_source(&cpu)));
     let guarded = page.guards(AccessKind::Write)
         || insn.class == Class::Movs && source.guards(AccessKind::Read);
-    let idle = patches::count_idle(t, area, known.pc, made > 0 || guarded);
+    let idle = patches::count_idle(t, area, known, made > 0 || guarded);
     if let Some(Idle::ToRemove) = idle {
         i.cool.set(known.pc);
         t.attention.store(1, SeqCst);
@@ -195,7 +195,7 @@ fn make_masked(t: Current, area: &Area, known: &'static Known, frame: &mut Frame
         xsave_len: 0,
     };
     let made = masked_stores::store(t, &cpu, insn, area);
-    let idle = patches::count_idle(t, area, known.pc, made != Made::Native);
+    let idle = patches::count_idle(t, area, known, made != Made::Native);
     if let Some(Idle::ToRemove) = idle {
         i.cool.set(known.pc);
         t.attention.store(1, SeqCst);

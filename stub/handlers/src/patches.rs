@@ -13,21 +13,20 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use linux_raw_sys::errno::ENOMEM;
 use linux_raw_sys::general as k;
-use ulpf_engine::access::Insn;
 use ulpf_engine::cpu::Gprs;
-use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase, What};
+use ulpf_engine::patch::{IDLE_ROUND, IDLE_START, JUMP, Part, Phase};
 use ulpf_lib::eflags;
 use ulpf_lib::guard::PAGES;
 use ulpf_lib::place::{self, MEMORY_LEN};
 use ulpf_lib::ring::{Area, IDLE_COUNTS, Unpatched};
 use ulpf_lib::sys;
 use ulpf_lib::sys::Errno;
-use ulpf_lib::{PAGE_SIZE, TargetAddr};
+use ulpf_lib::{PAGE_SIZE, TargetAddr, WatchId};
 use ulpf_stub_tables::back_off::By;
 use ulpf_stub_tables::edit::{Edit, List};
-use ulpf_stub_tables::patches::{MOST_ENTRIES, Patch, Table, tsc};
+use ulpf_stub_tables::patches::{Known, MOST_ENTRIES, Patch, Table, tsc};
 
-use crate::check::entries;
+use crate::check::{entries, regions};
 use crate::direct_frame;
 use crate::global::{g, tables};
 use crate::locks::Held;
@@ -572,20 +571,23 @@ pub fn idle(t: Current, area: &Area, pc: u64) -> Idle {
     }
 }
 
-/// The string instruction at `pc`, which a trampoline has reached.
-pub fn repeated(pc: u64) -> Option<&'static Insn> {
-    let p = list().checking(pc)?;
-    match &p.group.parts.get(p.group.part(pc)?)?.what {
-        What::Repeated(insn) => Some(insn),
-        _ => None,
+/// The watch that counts all stores to the page of `addr`, if there is only one, and it does no more.
+pub fn counting(addr: u64) -> Option<WatchId> {
+    let (map, tallies) = (&g().page_map, table().tables.tallies);
+    if tallies == 0 || map.class(TargetAddr(addr)) == 0 || regions::is_checked(addr) {
+        return None;
     }
+    let alias = g().alias_of(addr)?.0;
+    // SAFETY: a page with a class has its alias in our place, which the table covers.
+    let tally = unsafe { *((tallies + alias / PAGE_SIZE) as *const u8) };
+    let watch = g().header()?.tallies.get(usize::from(tally))?.load(Relaxed);
+    watch.checked_sub(1).filter(|_| tally != 0).map(WatchId)
 }
 
-/// Counts as trampolines do: the one at `pc` has met a guard, or none. Returns `Some` after [`IDLE_ROUND`] times in a
+/// Counts as trampolines do: the one of `known` has met a guard, or none. Returns `Some` after [`IDLE_ROUND`] times in a
 /// row without a guard.
-pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idle> {
-    let p = list().checking(pc)?;
-    let word = area.idle_count.get(p.idle_count)?;
+pub fn count_idle(t: Current, area: &Area, known: &Known, guarded: bool) -> Option<Idle> {
+    let word = area.idle_count.get(known.idle_count as usize)?;
     if guarded {
         word.store(IDLE_START as u64, Relaxed);
         return None;
@@ -593,7 +595,7 @@ pub fn count_idle(t: Current, area: &Area, pc: u64, guarded: bool) -> Option<Idl
     let n = word.load(Relaxed);
     let low = (n as u32).wrapping_add(1);
     word.store(n >> 32 << 32 | u64::from(low), Relaxed);
-    (low & 0xff == 0).then(|| idle(t, area, pc))
+    (low & 0xff == 0).then(|| idle(t, area, known.pc))
 }
 
 /// The offset of a word of [`Area::idle_count`].

@@ -16,6 +16,7 @@ use crate::check::{regions, shadow};
 use crate::global::g;
 use crate::hits::{self, count_false_positives};
 use crate::locks::{self, Held};
+use crate::patches;
 use crate::runtime::memory;
 use crate::runtime::thread::Current;
 use ulpf_stub_tables::attributes::Part;
@@ -266,6 +267,11 @@ pub fn alone(addr: u64, n: &mut u64, size: u64, access: AccessKind) -> Option<Op
         let open = shadow::first_poisoned(addr, len).map_or(len, |closed| closed - addr);
         *n = open / size;
         return (*n > 0).then_some(None);
+    }
+    if access == AccessKind::Write
+        && let Some(id) = patches::counting(addr)
+    {
+        return Some(Some(id));
     }
     let mut here = None;
     let mut special = false;

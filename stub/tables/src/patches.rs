@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use ulpf_engine::access::MemOp;
+use ulpf_engine::access::{Insn, MemOp};
 use ulpf_engine::patch::{Group, IDLE_ROUND, JUMP, Part, Tables, Trampoline, What};
 use ulpf_lib::ring::{Area, SharedHeader, Unpatched};
 use ulpf_lib::{AccessKind, PAGE_SIZE};
@@ -29,6 +29,10 @@ pub struct Known {
     pub repeats: bool,
     /// Not 0: no access, but a call of the program's allocator, which is served in its place; the function's number.
     pub call: u8,
+    /// That instruction, in the first entry of its part.
+    pub insn: Option<Box<Insn>>,
+    /// Index into [`Area::idle_count`], the patch's.
+    pub idle_count: u32,
     /// For an access that asks first: the operand whose pointer's block the access may leave.
     pub operand: Option<MemOp>,
 }
@@ -49,7 +53,11 @@ impl Known {
             Some(access) => (access.mem().size.into(), access.mem().kind),
             None => (0, AccessKind::Read),
         };
-        let repeats = matches!(part.what, What::Repeated(_));
+        let insn = match &part.what {
+            What::Repeated(insn) => Some(Box::new(*insn)),
+            _ => None,
+        };
+        let repeats = insn.is_some();
         let known = |after, leaving| Known {
             pc: part.at,
             after,
@@ -59,11 +67,16 @@ impl Known {
             leaving,
             repeats,
             call: 0,
+            insn: None,
+            idle_count: 0,
             operand: None,
         };
         let operand = part.access().map(|access| *access.mem());
         [
-            known(part.goes_on().unwrap_or(0), false),
+            Known {
+                insn,
+                ..known(part.goes_on().unwrap_or(0), false)
+            },
             known(part.at, true),
             known(part.at, true),
             known(part.at, false),

@@ -158,6 +158,8 @@ const NOBODY: Known = Known {
     leaving: false,
     repeats: false,
     call: 0,
+    insn: None,
+    idle_count: 0,
     operand: None,
 };
 
@@ -338,9 +340,11 @@ pub fn pass(at: u64, moved: u64) {
     let passed = unsafe { (*PASSED.0.get()).get_mut(n) };
     if let (Some(passed), Some(known)) = (passed, known(n)) {
         *passed = Known {
+            pc: known.pc,
             after: moved,
             back: moved,
-            ..*known
+            call: known.call,
+            ..NOBODY
         };
     }
 }

@@ -99,6 +99,8 @@ pub fn add(at: u64) -> Option<(usize, u64, [u8; THUNK])> {
             leaving: false,
             repeats: false,
             call: CALL,
+            insn: None,
+            idle_count: 0,
             operand: None,
         });
     }
