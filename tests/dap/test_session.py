@@ -405,8 +405,17 @@ class CheckedHeap(DapCase):
         self.assertEqual(len({thread for _, thread in seen}), 3)
         self.assertEqual(dap.exited(), 0)
 
+    def test_last_writers(self):
+        dap = self.adapter()
+        dap.launch("blamed", "loop", blame=True)
+        dap.ask("configurationDone")
+        dap.event("stopped")
+        [use, *_] = dap.top()
+        said = dap.ask("evaluate", expression="ulpf last s->peer", context="repl", frameId=use["id"])["result"]
+        self.assertRegex(said, r" s ago \[\d+\] write  s->peer: 8 bytes  rename_by_loop\+0x\w+ at blamed\.c:\d+")
+
     def test_what_cannot_be_checked(self):
-        for more, why in ({"address": "localhost:1"}, "start it with --check"), ({"check": ["--gaps"]}, "has no option `--gaps`"):
+        for more, why in ({"address": "localhost:1", "check": False, "blame": True}, "start the server with --blame"), ({"address": "localhost:1"}, "start it with --check"), ({"check": ["--gaps"]}, "has no option `--gaps`"):
             dap = self.adapter()
             dap.initialize()
             with self.assertRaisesRegex(Refused, why):

@@ -129,12 +129,16 @@ impl Session {
         let (placement, backend) = (start.placement.as_deref(), start.backend.as_deref());
         (self.program.backend, self.program.settings) = BackEnd::choose(placement, backend, false)?;
         self.program.check = start.check.options()?;
+        self.program.blame = start.blame;
         let checks = self.program.check.is_some();
         if checks && self.program.backend.is_some() {
             return Err("The heap is checked in programs of this machine: leave \"backend\" out, or \"check\".".into());
         }
         if checks && start.address.is_some() {
             return Err("Whether heaps are checked is up to the server at \"address\": start it with --check, and leave \"check\" out.".into());
+        }
+        if start.blame && (self.program.backend.is_some() || start.address.is_some()) {
+            return Err("Last writers are recorded in programs that ulpf starts or attaches to on this machine: leave \"blame\" out; with \"address\", start the server with --blame.".into());
         }
         let name = start.gdb.as_deref().unwrap_or("gdb");
         let path = if name.contains('/') {
@@ -244,6 +248,7 @@ impl Session {
             "--once".into(),
         ];
         words.extend(start.check.words());
+        words.extend(start.blame.then(|| "--blame".to_string()));
         words.push(socket.to_string_lossy().into_owned());
         let cwd = start.cwd.clone().unwrap_or_else(|| ".".into());
         self.client

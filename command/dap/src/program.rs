@@ -31,6 +31,8 @@ pub struct Program {
     pub settings: Settings,
     /// Options of the heap check, if the heap is checked.
     pub check: Option<HeapOptions>,
+    /// Last writers are recorded.
+    pub blame: bool,
     dir: Option<SocketDir>,
     server: Option<std::thread::JoinHandle<()>>,
     streams: Vec<Stream>,
@@ -79,6 +81,7 @@ impl Program {
             once: true,
             settings: self.settings,
             check: self.check.clone(),
+            blame: self.blame,
             output: Some([0, 1].map(|n| self.streams[n].writer.as_raw_fd())),
             ..Options::default()
         };

@@ -63,6 +63,8 @@ pub struct Start {
     pub placement: Option<String>,
     /// Check the heap, and stop the program at its errors.
     pub check: Check,
+    /// Record the last writer of each byte of heap and data.
+    pub blame: bool,
     pub backend: Option<String>,
     /// Show every message from and to GDB, as output.
     pub trace: bool,
