@@ -159,6 +159,14 @@ pub fn renew(of: &Area, tid: u32) {
     of.stamped.store(now, Relaxed);
 }
 
+/// A thread begins, perhaps in the area of one that has ended.
+pub fn begins(t: Current) {
+    if let Some(area) = area(t) {
+        area.stamped.store(0, Relaxed);
+        renew(area, t.tid() as u32);
+    }
+}
+
 // ---- records -------------------------------------------------------------------------------------
 
 /// The record of a byte; `None`: its memory has not been moved, or lies outside of our place.

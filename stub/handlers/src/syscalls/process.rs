@@ -22,6 +22,7 @@ use super::seccomp;
 use crate::check;
 use crate::edits;
 use crate::global::{follows, g, machine};
+use crate::last_writer;
 use crate::locks;
 use crate::ours;
 use crate::paths;
@@ -321,6 +322,7 @@ extern "C" fn ulpf_child(t: &'static Thread, uc: &mut UContext) {
         let stack = t.our_stack();
         let _ = sys!(k::__NR_sigaltstack, &raw const stack, 0);
     }
+    last_writer::begins(t);
     enable_dispatch();
     let free = if debug_registers::active() || paths::of_threads() {
         request(t, uc, Request::Adopt);

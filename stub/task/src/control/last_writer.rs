@@ -10,6 +10,7 @@ use ulpf_lib::command::reply::{Access, Last, Micros, Record, Which};
 use ulpf_lib::last_writer::{Written, stretches};
 use ulpf_lib::ring::{Area, SharedHeader};
 use ulpf_lib::{AccessKind, TargetAddr, WatchKind, place, syscalls};
+use ulpf_stub_handlers::check::entries;
 use ulpf_stub_handlers::global::g;
 use ulpf_stub_handlers::last_writer;
 use ulpf_stub_handlers::runtime::thread::Thread;
@@ -29,6 +30,13 @@ impl Control {
     pub fn record_writers(&mut self) -> Result<(), Refusal> {
         if self.heap.records_writers() {
             return Ok(());
+        }
+        if entries::ON.load(SeqCst) {
+            return Err(Refusal::new(
+                "last writers",
+                "the heap of the program is checked",
+                "leave --check or --blame out",
+            ));
         }
         // (A child has its parent's records.)
         if last_writer::tables().is_none() {
@@ -81,8 +89,15 @@ pub fn renew_stamps() -> Option<i64> {
     last_writer::tables()?;
     for t in g().threads.iter() {
         let area = g().areas().get(t.index.load(Relaxed) as usize);
-        if let Some(area) = area.filter(|area| last_writer::is_due(area) && has_run(t, area)) {
-            last_writer::renew(area, t.tid() as u32);
+        let tid = t.tid();
+        let due = |area: &&Area| tid != 0 && last_writer::is_due(area) && has_run(t, area);
+        if let Some(area) = area.filter(due) {
+            last_writer::renew(area, tid as u32);
+            // (Another thread may have got its area meanwhile: it renews the stamp itself.)
+            if t.tid() != tid {
+                area.stamp.store(0, Relaxed);
+                area.stamped.store(0, Relaxed);
+            }
         }
     }
     Some(last_writer::distance_ns() as i64)
