@@ -13,6 +13,7 @@ WAYS = {
     "heap, read and written": [*WATCHED, "-w", "heap:rw"],
     "area": [*WATCHED, "-w", "area"],
     "area and heap": [*WATCHED, "-w", "area:rw", "-w", "heap"],
+    "last writers": [*WATCHED, "--blame"],
     "two bytes": [*WATCHED, "-w", "area[9000]", "-w", "area[123456]:rw"],
 }
 
@@ -46,7 +47,7 @@ class Life(Case):
 
     def test_area(self):
         """The memory of the calls is itself watched."""
-        self.compare(2001, ["area", "area and heap", "two bytes"], "0", "plain")
+        self.compare(2001, ["area", "area and heap", "last writers", "two bytes"], "0", "plain")
 
     def test_a_limit_of_data(self):
         """RLIMIT_DATA covers what the program allocates, none of the tables of ulpf."""

@@ -32,6 +32,8 @@ impl Guards {
         let mut data_end = 0;
         // The file that is mapped last, and the address of its first mapping.
         let mut object = (0, 0, 0);
+        // It has a mapping with code.
+        let mut has_code = false;
         for vma in &vmas {
             if vma.shared && !self.is_file(vma) {
                 continue;
@@ -57,11 +59,16 @@ impl Guards {
                 let Some(origin) = origin else { continue };
                 if origin == Origin::File {
                     data_end = end;
-                    if is_data(prot) && !self.is_ours(start) {
-                        push(&mut data, start, end);
-                    }
                     if !self.is_file(vma) && (vma.dev, vma.inode) != (object.0, object.1) {
                         object = (vma.dev, vma.inode, start);
+                        has_code = false;
+                    }
+                    has_code |= prot & PROT_EXEC != 0;
+                    // (Not of a file that the program has mapped as data.)
+                    let within = || end_of_object(object.2).is_some_and(|end| start < end);
+                    let is_objects = || has_code && within();
+                    if is_data(prot) && !self.is_ours(start) && is_objects() {
+                        push(&mut data, start, end);
                     }
                     continue;
                 }
@@ -74,7 +81,8 @@ impl Guards {
                     };
                     let from = start;
                     start = bss.clamp(start, end);
-                    if is_data(prot) && from < start && !self.is_ours(from) {
+                    let follows_data = data.last().is_some_and(|last| last.1 == from);
+                    if is_data(prot) && from < start && follows_data && !self.is_ours(from) {
                         push(&mut data, from, start);
                     }
                     data_end = start;

@@ -150,24 +150,6 @@ impl Control {
         self.world.stopped().guards().heap(brk, &threads)
     }
 
-    /// A library has come, whose data is to have records of last writers, too.
-    pub fn follow_data(&mut self) {
-        if !self.heap.records_writers() {
-            return;
-        }
-        let Ok(found) = self.find_heap() else { return };
-        for w in self
-            .heap
-            .watches
-            .iter_mut()
-            .filter(|w| w.attributes.writers)
-        {
-            w.data.clone_from(&found.data);
-        }
-        self.spread_heap_watches(false);
-        self.commit_watches();
-    }
-
     /// Removes a watch on the heap. `false`: no such watch.
     pub fn unwatch_heap(&mut self, id: WatchId) -> bool {
         let Some(at) = self.heap.watches.iter().position(|w| w.id == id) else {
@@ -199,6 +181,9 @@ impl Control {
         }
         let come = m.only_if.0 == m.only_if.1 || self.heap.meets(m.only_if);
         self.heap.cut(m.gone);
+        for w in self.heap.watches.iter_mut().filter(|w| !w.data.is_empty()) {
+            w.data = ranges::outside(&w.data, &[m.gone]);
+        }
         if come {
             self.heap.add(m.come);
         }

@@ -367,6 +367,9 @@ impl Patches {
         let mut known: Box<[Known]> = group.parts.iter().flat_map(Known::of).collect();
         let hit = known.as_ptr() as u64;
         let idle_count = self.made % IDLE_COUNTS;
+        for known in &mut known {
+            known.idle_count = idle_count as u32;
+        }
         let heap = self.classes.heap();
         let whole = heap.is_none() && self.classes.are_mostly_whole();
         if (heap.is_some() || whole && last_writer::tables().is_some()) && !generated {

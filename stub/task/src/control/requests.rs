@@ -282,7 +282,6 @@ impl Control {
                 self.serve_allocators();
                 self.sections_have_come();
                 self.edits.accesses.code_has_come(self.world.stopped());
-                self.follow_data();
                 false
             }
             Request::GrowHeap { bytes } => {
