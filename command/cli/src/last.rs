@@ -212,6 +212,13 @@ fn by_records(
     let (mut text, mut any) = (String::new(), false);
     let (since, mut left) = (ago(records.since), 0);
     for watched in places {
+        if watched.len > MOST_RECORDED {
+            bail!(
+                "`{}` has {}; ask for {MOST_RECORDED} at most",
+                watched.name,
+                count(watched.len, "byte")
+            );
+        }
         let Some(found) = records.last(watched.addr, watched.len) else {
             bail!(
                 "cannot tell who has written `{}` ({:#x}): it is neither heap nor data of an executable or library, or its memory cannot be read",
@@ -324,6 +331,8 @@ impl Session {
     }
 }
 
+/// Limit of the bytes of a place whose last writers are asked for.
+const MOST_RECORDED: u64 = 16 << 20;
 /// Limit of the places: the rings are read once for each.
 const MOST_PLACES: usize = 1000;
 
