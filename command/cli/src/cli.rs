@@ -74,10 +74,11 @@ struct Words {
 #[derive(Debug, Args)]
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
-    /// GDB's own options (-x FILE, -ex COMMAND, …) and those of ulpf, then the program and its arguments. ulpf has:
-    /// --placement=auto|guard|debug-register, --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid; --blame: record the
-    /// last writer of each byte of heap and data; --check: stop at errors of the heap. With --check: --base,
-    /// --redzone=BYTES and other options of `ulpf check`
+    /// GDB's own options (-x FILE, -ex COMMAND, …) and those of ulpf, then the program and its arguments.
+    ///
+    /// Options of ulpf: --placement=auto|guard|debug-register, --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid.
+    /// --blame records the last writer of each byte of heap and data. --check stops at errors of the heap; with it also
+    /// --base, --redzone=BYTES and other options of `ulpf check`
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
