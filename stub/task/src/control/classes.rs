@@ -24,6 +24,7 @@ use ulpf_lib::sys::Errno;
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchId, WatchKind, WatchRange};
 use ulpf_stub_handlers::check::{self, arena, regions, shadow};
 use ulpf_stub_handlers::global::g;
+use ulpf_stub_handlers::last_writer;
 use ulpf_stub_handlers::locks;
 use ulpf_stub_handlers::patches;
 use ulpf_stub_handlers::stopped::Stopped;
@@ -573,6 +574,8 @@ fn only_counts(id: WatchId) -> Option<WatchId> {
     // (A hit of a watch that follows pointers needs the handler, which looks at the storing thread.)
     let only_counts = !a.stop && !a.log && a.filter.is_none() && a.frozen.is_none();
     let only_counts = only_counts && a.part == Part::Whole;
+    // (Trampolines that write records do not count.)
+    let only_counts = only_counts && a.writers == last_writer::tables().is_some();
     only_counts.then(|| a.group.unwrap_or(id))
 }
 

@@ -32,9 +32,9 @@ struct HeapWatch {
     id: WatchId,
     kind: WatchKind,
     attributes: Attributes,
-    /// It is in force for this static data, too.
+    /// Static data that it covers beside the heap, ascending.
     data: Vec<(u64, u64)>,
-    /// In force for the stretches of `Heap::parts`.
+    /// The watches in force, for the stretches of `Heap::parts` and `data`.
     members: Vec<((u64, u64), WatchId)>,
 }
 

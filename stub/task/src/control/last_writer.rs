@@ -52,6 +52,8 @@ impl Control {
             ..Attributes::default()
         };
         self.watch_heap_and(WatchKind::Write, attributes, true)?;
+        // Patches so far write no records.
+        self.edits.accesses.remove_all(self.world.stopped());
         renew_stamps();
         Ok(())
     }
@@ -126,8 +128,7 @@ fn has_run(t: &Thread, area: &Area) -> bool {
 pub fn answer(h: &SharedHeader, addr: u64, len: u64) -> Last {
     let len = len.min(MOST);
     let (clock, now) = (h.clock(), tsc());
-    let ago =
-        |tsc: u64| Micros::of_nanos(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
+    let ago = |tsc: u64| Micros::of_nanos(clock.ago(now, tsc));
     let records = (addr..addr.saturating_add(len))
         .map(|at| last_writer::of(at).unwrap_or(ulpf_lib::last_writer::LastWriter::NONE));
     let found = stretches(addr, records);
