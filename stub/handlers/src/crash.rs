@@ -13,7 +13,7 @@ use crate::last_writer;
 use crate::origin;
 use crate::runtime::thread::Current;
 use crate::signals::kernel::{default_is_ignore, default_is_stop, is_default};
-use crate::signals::numbers::{SIGABRT, SIGSTOP};
+use crate::signals::numbers::{SIGABRT, SIGBUS, SIGSEGV, SIGSTOP};
 use crate::unwind;
 
 /// Notes a signal whose default action ends the program now. `address` is the one that could not be accessed.
@@ -43,7 +43,8 @@ pub fn note(t: Current, gprs: &Gprs, sig: i32, pc: u64, address: Option<u64>) {
 fn note_origin(crash: &Crash, gprs: &Gprs, (sig, pc): (i32, u64)) {
     let found = last_writer::tables().and_then(|_| match sig {
         SIGABRT => origin::of_header(),
-        _ => origin::of(gprs, pc),
+        SIGSEGV | SIGBUS => origin::of(gprs, pc),
+        _ => None,
     });
     crash.source.store(found.map_or(0, |o| o.place), Relaxed);
     crash.pointer.store(found.map_or(0, |o| o.pointer), Relaxed);

@@ -98,6 +98,12 @@ fn hit(
     let start = c.addr.0.max(range.start.0);
     let end = (c.addr.0 + c.len).min(range.end().0);
     let len = end - start;
+    if g().attributes(id).writers {
+        if c.kind.writes() {
+            last_writer::written(t, gprs, c, start, len);
+        }
+        return None;
+    }
     let at = (start - c.addr.0) as usize;
     let old = match c.kept {
         Some(kept) => kept.get(start, len),
@@ -108,12 +114,6 @@ fn hit(
     let same = |o: &[u8]| new.map_or_else(|| unchanged(start, o), |n| n == o);
     let silent = c.kind.writes() && whole.is_some_and(same);
     let attributes = g().attributes(id);
-    if attributes.writers {
-        if c.kind.writes() {
-            last_writer::written(t, gprs, c, start, len);
-        }
-        return None;
-    }
     // Memory given back to the allocator is not the watched object any more, though a pointer may still lead there.
     let given_back = attributes.part != Part::Whole
         && c.kind.writes()
