@@ -221,6 +221,11 @@ async fn open(words: &[OsString]) -> Result<i32, String> {
     let rest = others;
     let (check, rest) = check(rest)?;
     let (subject, gdb_options) = subject(words, rest, program)?;
+    if blame && backend.is_some() {
+        return Err(
+            "Last writers are recorded in programs of this machine. Leave --backend out.".into(),
+        );
+    }
     if check.is_some() {
         can_check(&subject, backend.is_some())?;
     }

@@ -314,6 +314,11 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Parsed {
         }
         _ => {}
     }
+    if o.blame && o.backend.is_some() {
+        return Parsed::Refuse(
+            "--blame goes with programs of this machine, not with another --backend.\n".into(),
+        );
+    }
     if o.check.is_some() && o.backend.is_some() {
         return Parsed::Refuse(
             "--check goes with programs of this machine, not with another --backend.\n".into(),
@@ -462,6 +467,7 @@ mod tests {
             "--bogus :0 x",
             "--placement here :0 x",
             "--check --backend sim :0 x",
+            "--blame --backend sim :0 x",
             "--base :0 x",
             "--check --base=1 :0 x",
             "--check --gap :0 x",
