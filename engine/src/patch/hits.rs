@@ -181,6 +181,10 @@ pub fn make(w: &mut Writer, access: Access, (a, b): (u8, u8), counted: Phase) ->
     w.asm.load(b, offset_of!(Area, other));
     access.make(w, a, counted)?;
     access.mark(w, counted);
+    if access.takes_rcx() {
+        w.asm.load(RCX, offset_of!(Area, rcx));
+        w.mark(Phase::Rest);
+    }
     w.asm.load(a, offset_of!(Area, address));
     w.mark(Phase::Done);
     Some(())

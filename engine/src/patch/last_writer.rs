@@ -111,13 +111,7 @@ pub fn lean(
     if !target.whole || !may_count(&of.access) || of.by_caller || insn.mem.segment != 0 {
         return None;
     }
-    let (at, marks) = (w.asm.here(), w.marks.len());
-    let done = write_lean(w, (of, insn), registers, end, target);
-    if done.is_none() {
-        w.asm.bytes.truncate(at);
-        w.marks.truncate(marks);
-    }
-    done
+    w.attempt(|w| write_lean(w, (of, insn), registers, end, target))
 }
 
 fn write_lean(
@@ -196,11 +190,9 @@ pub fn store(
     if !target.whole || !may_count(&of.access) || matches!(of.access, Access::Implicit(..)) {
         return None;
     }
-    let (at, marks, before) = (w.asm.here(), w.marks.len(), looks.len());
-    let done = write(w, of, registers, end, target, looks);
+    let before = looks.len();
+    let done = w.attempt(|w| write(w, of, registers, end, target, looks));
     if done.is_none() {
-        w.asm.bytes.truncate(at);
-        w.marks.truncate(marks);
         looks.truncate(before);
     }
     done
@@ -254,16 +246,6 @@ pub fn tally(
         return Some(());
     }
     records(w, (x.a, x.b), of, target.writers?, looks)?;
-    let access = of.access;
-    w.asm.load(RCX, offset_of!(Area, rcx));
-    w.asm.load(x.b, offset_of!(Area, other));
-    access.make(w, x.a, Phase::Saved)?;
-    access.mark(w, Phase::Saved);
-    if access.takes_rcx() {
-        w.asm.load(RCX, offset_of!(Area, rcx));
-        w.mark(Phase::Rest);
-    }
-    w.asm.load(x.a, offset_of!(Area, address));
-    w.mark(Phase::Done);
+    make(w, of.access, (x.a, x.b), Phase::Saved)?;
     jump_back(w, back)
 }

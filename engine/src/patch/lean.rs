@@ -48,17 +48,11 @@ pub fn access(
     if !supported {
         return None;
     }
-    let (at, marks) = (w.asm.here(), w.marks.len());
     let bits = match mem.kind {
         AccessKind::Read => target.tables.reads,
         _ => target.tables.writes,
     };
-    let done = write(w, insn, a, end, (target, distance, bits));
-    if done.is_none() {
-        w.asm.bytes.truncate(at);
-        w.marks.truncate(marks);
-    }
-    done
+    w.attempt(|w| write(w, insn, a, end, (target, distance, bits)))
 }
 
 fn write(

@@ -8,7 +8,7 @@ use ulpf_lib::ring::Area;
 use super::alias::{alias, look_up};
 use super::asm::{Asm, RCX};
 use super::fast_path::{Behind, island};
-use super::hits::{Near, closer, hit, tally, whole_page};
+use super::hits::{Near, closer, hit, make, tally, whole_page};
 use super::implicit::Access;
 use super::last_writer::{self, Recorded};
 use super::lean;
@@ -448,16 +448,7 @@ fn checked(
         w.mark(phase);
         phase = Phase::Counted;
     }
-    w.asm.load(RCX, offset_of!(Area, rcx));
-    w.asm.load(b, offset_of!(Area, other));
-    access.make(w, a, phase)?;
-    access.mark(w, phase);
-    if access.takes_rcx() {
-        w.asm.load(RCX, offset_of!(Area, rcx));
-        w.mark(Phase::Rest);
-    }
-    w.asm.load(a, offset_of!(Area, address));
-    w.mark(Phase::Done);
+    make(w, access, (a, b), phase)?;
     Some(Aside {
         part: w.part,
         shorts: to_aside,

@@ -40,33 +40,23 @@ pub fn count(
     if !target.whole || !may_count(&access) {
         return None;
     }
-    let (at, marks) = (w.asm.here(), w.marks.len());
-    let undo = |w: &mut Writer| {
-        w.asm.bytes.truncate(at);
-        w.marks.truncate(marks);
-    };
     let mem = access.mem();
     let of_address = |r: u8| mem.base == r || mem.index == r;
     if !of_address(RCX) && !of_address(registers.0) {
         let a = registers.0;
-        let done = match Value::of(&access) {
+        let done = w.attempt(|w| match Value::of(&access) {
             _ if mem.kind == AccessKind::Read => load(w, access, a, end, target),
             Some(value) => store(w, access, (value, a), end, target),
             None => None,
-        };
+        });
         if done.is_some() {
             return done;
         }
-        undo(w);
     }
-    let done = match access {
-        Access::Of(_) => any(w, access, registers, end, target),
+    match access {
+        Access::Of(_) => w.attempt(|w| any(w, access, registers, end, target)),
         Access::Implicit(..) => None,
-    };
-    if done.is_none() {
-        undo(w);
     }
-    done
 }
 
 /// A load whose address can be computed twice: two registers are enough.

@@ -83,6 +83,17 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// What `write` returns. If that is `None`, nothing has been written.
+    pub fn attempt<T>(&mut self, write: impl FnOnce(&mut Writer) -> Option<T>) -> Option<T> {
+        let (at, marks) = (self.asm.here(), self.marks.len());
+        let done = write(self);
+        if done.is_none() {
+            self.asm.bytes.truncate(at);
+            self.marks.truncate(marks);
+        }
+        done
+    }
+
     /// Marks the code since the last mark as `phase`.
     pub fn mark(&mut self, phase: Phase) {
         self.marks.push(Mark {
