@@ -298,7 +298,7 @@ pub fn huge(at: u64, len: u64) {
     }
 }
 
-/// Makes whole pages of [`map_sparse`]'s memory read as zeros again, and frees them.
+/// Makes whole pages of a table of ours read as zeros again, and frees them.
 pub fn zero(at: u64, len: u64) {
     // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.
     let _ = unsafe { sys!(__NR_madvise, at, len, MADV_DONTNEED) };

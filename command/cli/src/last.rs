@@ -128,10 +128,7 @@ fn answer(args: &LastArgs) -> Result<bool> {
     hits.sort_by_key(|(hit, _)| std::cmp::Reverse(hit.time));
     hits.truncate(args.number as usize);
     let now = sys::tsc();
-    let ago = |tsc: u64| {
-        let clock = shared.clock();
-        clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now)))
-    };
+    let ago = |tsc: u64| shared.clock().ago(now, tsc);
     let mut text = String::new();
     if args.json {
         head_json(
@@ -208,7 +205,7 @@ fn by_records(
     }
     let now = sys::tsc();
     let clock = session.shared.clock();
-    let ago = |tsc: u64| clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now)));
+    let ago = |tsc: u64| clock.ago(now, tsc);
     let (mut text, mut any) = (String::new(), false);
     let (since, mut left) = (ago(records.since), 0);
     for watched in places {

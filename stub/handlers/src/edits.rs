@@ -5,18 +5,9 @@ use core::sync::atomic::Ordering::*;
 use crate::global::tables;
 use crate::patches;
 use crate::runtime::areas;
-use crate::runtime::memory;
 use crate::stopped::Stopped;
 use crate::syscalls::sites;
 use crate::{child, generated};
-
-/// Reads the program's code. Returns as much as can be read.
-pub fn original(addr: u64, to: &mut [u8]) -> &mut [u8] {
-    let n = memory::look(addr, to);
-    let code = to.get_mut(..n).unwrap_or(&mut []);
-    tables().edits.hide(addr, code);
-    code
-}
 
 /// True if a patch, a trampoline, or a page that was write-protected for patches is in `[start, end)`, whose mapping is
 /// about to change.

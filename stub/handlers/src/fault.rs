@@ -19,7 +19,6 @@ use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchKind, WatchRange};
 
 use crate::cause::Cause;
 use crate::check::{self, out_of_block, precheck};
-use crate::edits;
 use crate::engine;
 use crate::generated;
 use crate::global::g;
@@ -235,7 +234,7 @@ enum Step {
 fn perform(t: Current, uc: &mut UContext, fault_at: TargetAddr, faulted: bool) -> Step {
     let pc = uc.gprs.rip;
     let mut bytes = [0u8; 15];
-    let code = &*edits::original(pc, &mut bytes);
+    let code = &*memory::code(pc, &mut bytes);
     let Ok(site) = engine::thunks().site(engine::decoder(), pc, code) else {
         return without_site(t, uc, code, fault_at);
     };

@@ -19,7 +19,7 @@ use ulpf_lib::last_writer::{LastWriter, Site};
 use ulpf_lib::{AccessKind, PAGE_SIZE, TargetAddr, WatchRange};
 
 use crate::engine;
-use crate::global::{g, tables};
+use crate::global::g;
 use crate::last_writer;
 use crate::runtime::memory;
 use crate::unwind;
@@ -40,7 +40,7 @@ pub struct Origin {
 /// The pointer by which the instruction at `pc` has accessed memory, or has been reached.
 pub fn of(gprs: &Gprs, pc: u64) -> Option<Origin> {
     let mut code = [0; LONGEST];
-    let code = original(pc, &mut code);
+    let code = memory::code(pc, &mut code);
     if code.is_empty() {
         return called(gprs, pc);
     }
@@ -153,7 +153,7 @@ fn loaded(gprs: &Gprs, end: u64, pointer: u64) -> Option<Origin> {
         Some(_) => from,
         None => from.max(end & !4095),
     };
-    let code = original(from, &mut code);
+    let code = memory::code(from, &mut code);
     (from..end).rev().find_map(|at| {
         let own = code.get((at - from) as usize..)?;
         let insn = engine::decode(at, own.get(..own.len().min(LONGEST))?)?;
@@ -185,14 +185,6 @@ fn place_of(gprs: &Gprs, insn: &Insn) -> Option<u64> {
         xsave_len: 0,
     };
     Some(insn.effective(&cpu))
-}
-
-/// Code as the program has it, as much as can be read.
-fn original(at: u64, to: &mut [u8]) -> &mut [u8] {
-    let n = memory::look(at, to);
-    let code = to.get_mut(..n).unwrap_or(&mut []);
-    tables().edits.hide(at, code);
-    code
 }
 
 fn word(at: u64) -> Option<u64> {

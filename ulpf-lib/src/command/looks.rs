@@ -22,8 +22,7 @@ pub fn who_wrote<'a>(
     (addr, len, most): (u64, u64, u64),
     out: &mut dyn Write,
 ) {
-    let ago =
-        |tsc: u64| Micros::of_nanos(clock.nanos(now).saturating_sub(clock.nanos(tsc.min(now))));
+    let ago = |tsc: u64| Micros::of_nanos(clock.ago(now, tsc));
     let asked = Asked {
         addr,
         len,

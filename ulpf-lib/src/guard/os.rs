@@ -267,12 +267,6 @@ fn set_apart(at: u64, len: u64) {
     not_dumped(at, len);
 }
 
-/// Makes memory of [`map_tables`] read as zeros again.
-pub fn zero_tables(addr: u64, len: u64) {
-    // SAFETY: private anonymous memory of ours, made of atomics for which zero is a value.
-    let _ = unsafe { sys!(__NR_madvise, addr, len, MADV_DONTNEED) };
-}
-
 /// Whether `len` bytes of private memory can be mapped (overcommit, RLIMIT_AS, RLIMIT_DATA).
 pub fn could_map_private(len: u64) -> Result<(), Errno> {
     // SAFETY: maps and unmaps fresh memory.

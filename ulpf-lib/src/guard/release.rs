@@ -8,6 +8,7 @@ use super::os::InChild;
 use super::page_map::{PROT_EXEC, PROT_READ, PROT_WRITE, WINDOW_OVERLAP};
 use super::{Guards, Moved, Origin, os, refuse};
 use crate::addr::{PAGE_SIZE, TargetAddr};
+use crate::place;
 use crate::refusal::Refusal;
 use crate::sys::Errno;
 
@@ -415,7 +416,7 @@ impl Guards {
 
     fn unmap_all(&self) {
         for &(at, len) in &self.tables {
-            os::zero_tables(at, len);
+            place::zero(at, len);
         }
         for w in self.windows.values() {
             os::unmap(w.alias, w.len + WINDOW_OVERLAP);

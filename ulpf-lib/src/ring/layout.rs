@@ -412,6 +412,11 @@ impl Clock {
         let delta = u128::from(tsc.wrapping_sub(self.base_tsc)) * u128::from(self.tsc_mult);
         self.base_ns.wrapping_add((delta >> 32) as u64)
     }
+
+    /// Nanoseconds from a TSC reading to `now`, another one; 0 if it is later.
+    pub fn ago(&self, now: u64, tsc: u64) -> u64 {
+        self.nanos(now).saturating_sub(self.nanos(tsc.min(now)))
+    }
 }
 
 const _: () = assert!(size_of::<Counters>().is_power_of_two());

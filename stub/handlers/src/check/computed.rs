@@ -17,8 +17,8 @@
 use ulpf_engine::access::{Insn, NO_REG};
 use ulpf_engine::cpu::Gprs;
 
+use crate::engine;
 use crate::runtime::memory;
-use crate::{edits, engine};
 
 /// Bytes of code before the access that are searched for an addition.
 const BACK: usize = 32;
@@ -50,7 +50,7 @@ pub struct Pointers {
 pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
     let mut code = [0u8; BACK];
     let from = insn.pc.wrapping_sub(BACK as u64);
-    if edits::original(from, &mut code).len() != BACK {
+    if memory::code(from, &mut code).len() != BACK {
         return Pointers::default();
     }
     // The nearest sum from which whole instructions lead here.
@@ -89,7 +89,7 @@ pub fn pointers(insn: &Insn, gprs: &Gprs) -> Pointers {
 pub fn is_difference(insn: &Insn) -> bool {
     let mut code = [0u8; FAR_BACK];
     let from = insn.pc.wrapping_sub(FAR_BACK as u64);
-    if edits::original(from, &mut code).len() != FAR_BACK {
+    if memory::code(from, &mut code).len() != FAR_BACK {
         return false;
     }
     let decode = |at: usize| engine::decode(from + at as u64, code.get(at..)?);

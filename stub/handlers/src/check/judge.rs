@@ -12,8 +12,9 @@ use super::blocks::Block;
 use super::{arena, client_blocks, entries, lookup, old, regions, report, shadow};
 use crate::cause::Cause;
 use crate::runtime::events::Event;
+use crate::runtime::memory;
 use crate::runtime::thread::Current;
-use crate::{edits, engine, unwind};
+use crate::{engine, unwind};
 
 /// `[start, end)` of functions of C libraries that copy. They read no byte beyond what they are asked for.
 pub static COPIERS: [[AtomicU64; 2]; 32] = [const { [const { AtomicU64::new(0) }; 2] }; 32];
@@ -170,7 +171,7 @@ fn is_search(c: &Cause) -> bool {
     c.len == 4
         && addr.is_multiple_of(4)
         && is_addressable(addr, addr + 4)
-        && edits::original(c.pc, &mut [0; NEAR])
+        && memory::code(c.pc, &mut [0; NEAR])
             .windows(MASK.len())
             .any(|bytes| bytes == MASK)
 }
@@ -183,7 +184,7 @@ fn is_masked(pc: u64) -> bool {
 /// The program's original instruction at `pc`.
 fn instruction(pc: u64) -> Option<Insn> {
     let mut bytes = [0u8; 15];
-    engine::decode(pc, edits::original(pc, &mut bytes))
+    engine::decode(pc, memory::code(pc, &mut bytes))
 }
 
 /// The block that the byte belongs to: the freed block that contains it, or the nearest block.

@@ -2,7 +2,8 @@
 //! registers is wrong then. The direct jumps and branches of the surrounding code are read; the bounds of the function
 //! are not needed.
 
-use crate::{edits, engine};
+use crate::engine;
+use crate::runtime::memory;
 
 /// Bytes on each side that are searched for a jump. (Few functions are longer.)
 const REACH: u64 = 64 << 10;
@@ -18,7 +19,7 @@ pub fn come_between(from: u64, to: u64) -> bool {
     let step = PIECE - LONGEST;
     far_pieces(to, step).any(|at| {
         let mut code = [0u8; PIECE];
-        let code = edits::original(at, &mut code);
+        let code = memory::code(at, &mut code);
         (0..code.len().min(step)).any(|i| {
             let next = code.get(i..).and_then(far_jump);
             next.is_some_and(|(len, by)| lands((at + (i + len) as u64).wrapping_add_signed(by)))
@@ -47,7 +48,7 @@ fn far_jump(code: &[u8]) -> Option<(usize, i64)> {
 /// single bytes often look like such a jump.
 fn near(from: u64, lands: &impl Fn(u64) -> bool) -> bool {
     let mut code = [0u8; 2 * (i8::MAX as usize + SETTLES as usize)];
-    let code = edits::original(from, &mut code);
+    let code = memory::code(from, &mut code);
     let mut at = 0;
     while let Some(rest) = code.get(at..).filter(|rest| !rest.is_empty()) {
         let pc = from + at as u64;

@@ -7,7 +7,7 @@ use ulpf_lib::{PAGE_SIZE, TargetAddr};
 
 use super::asm::ulpf_copy;
 use super::{debug_registers, keys};
-use crate::global::g;
+use crate::global::{g, tables};
 
 /// The largest piece at `addr` within one page.
 fn piece(addr: u64, len: usize) -> usize {
@@ -69,6 +69,14 @@ pub fn look(addr: u64, to: &mut [u8]) -> usize {
         Some(more) if !more.is_empty() => n + keys::with_all(|| read(rest, more)).unwrap_or(0),
         _ => n,
     }
+}
+
+/// Reads the program's code, without our edits. Returns as much as can be read.
+pub fn code(addr: u64, to: &mut [u8]) -> &mut [u8] {
+    let n = look(addr, to);
+    let code = to.get_mut(..n).unwrap_or(&mut []);
+    tables().edits.hide(addr, code);
+    code
 }
 
 /// Copies to the program; returns how many bytes were writable.

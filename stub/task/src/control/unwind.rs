@@ -1,6 +1,6 @@
 //! The unwind tables of the program's files, for backtraces in the log (`ulpf_stub_handlers::unwind`), and for naming
-//! the program's own call of a library's function. Not before some watch logs: copies take memory, of a C library some
-//! hundred kilobytes.
+//! the program's own call of a library's function. Not before some watch logs or records: copies take memory, of a C library
+//! some hundred kilobytes.
 
 use alloc::boxed::Box;
 use alloc::string::String;
