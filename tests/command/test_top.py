@@ -302,8 +302,8 @@ class Top(Case):
             for name, has in (("a.jsonl", '"type":"counters"'), ("a.csv", "time,ago,pid,tid,"), ("a.trace.json", '"ph":"C"')):
                 path = os.path.join(folder, name)
                 screen.keys("e", "C-u", path, "Enter")
-                screen.shows(r"\d+ hits and the counters are in ")
-                self.assertTrue(wait_until(lambda: os.path.exists(path)))
+                # The file before it had the same message but for its name.
+                screen.shows(rf"\d+ hits and the counters are in .*{re.escape(name)}")
                 self.assertIn(has, open(path).read())
             if os.path.exists("/dev/full"):
                 os.symlink("/dev/full", os.path.join(folder, "full.csv"))
