@@ -278,6 +278,19 @@ def bounds(type):
     return (low, high) if high >= low else None
 
 
+def strides(value):
+    """Distances of an array's elements, the outermost dimension's first: other memory may lie between them."""
+    found, type = [], plain(value.type)
+    while is_array(type):
+        element, known = plain(type.target()), bounds(type)
+        if not known:
+            break
+        first = value[known[0]]
+        found.append(int(value[known[0] + 1].address) - int(first.address) if known[1] > known[0] else element.sizeof)
+        value, type = first, element
+    return found
+
+
 def dimensions(type):
     """Of an array type; 0 of any other."""
     count = 0

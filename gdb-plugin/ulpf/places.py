@@ -164,16 +164,47 @@ def _asked(expression, mark):
         return None
     if re.fullmatch(rf"\s*{_NUMBER}\s*:\s*{_NUMBER}[KkMG]?\s*", expression):
         return {"watch": expression}
+    if not mark and (head := _apart(expression)):
+        return _with_limit({"watch": _HEAD, "head": head})
     split = _variable(expression, mark) or mark and _before(expression, mark.start())
     if not split:
         return None
     signs, head, steps = split
     if not mark and not signs.strip() and not steps.strip():
         return None
-    asked = {"watch": signs + _HEAD + _INDEX.sub(lambda match: _numbered(match[1], expression), steps), "head": head}
+    return _with_limit({"watch": signs + _HEAD + _INDEX.sub(lambda match: _numbered(match[1], expression), steps), "head": head})
+
+
+def _with_limit(asked):
     if settings.most_elements() != _MOST:
         asked["most"] = settings.most_elements()
     return asked
+
+
+def _apart(expression):
+    """An array of Fortran between whose elements other memory lies, as `_head` says it; None: it is none."""
+    if facade.language_now() != "fortran":
+        return None
+    try:
+        value = expressions.evaluate(expression)
+        strides, size = facade.strides(value), facade.plain(value.type).sizeof
+        return _head(expression, None) if strides and size and any(_gaps(facade.plain(value.type), strides)) else None
+    except (UlpfError, RuntimeError):
+        return None  # what is wrong with it is said where it is evaluated
+
+
+def _gaps(type, strides):
+    """Of each dimension, whether its elements are not neighbours."""
+    size = 1
+    counts = []
+    while facade.is_array(type):
+        low, high = facade.bounds(type)
+        counts.append(high - low + 1)
+        type = facade.plain(type.target())
+    size = type.sizeof
+    for count, stride in zip(reversed(counts), reversed(strides)):
+        yield stride != size
+        size *= count
 
 
 def _variable(expression, mark):
@@ -199,7 +230,9 @@ def _head(text, name):
     """The beginning of an expression: its address, or the value of a pointer that has none."""
     value = expressions.evaluate(text)
     type = facade.plain(value.type)
-    said = {"text": text.strip(), "name": name and name.rpartition("::")[2], "pc": facade.pc_here(), "type": types.described(value.type, targets=True)}
+    strides = facade.strides(value) if facade.is_array(type) and facade.language_now() == "fortran" else ()
+    said = {"text": text.strip(), "name": name and name.rpartition("::")[2], "pc": facade.pc_here(),
+            "type": types.described(value.type, targets=True, strides=strides)}
     at = None if facade.is_optimized_out(value) else facade.address_of(value)
     if at is not None:
         said["at"] = at
@@ -235,19 +268,20 @@ def _places(said, expression, mark, decided):
         key = json.dumps(place.get("type")), "first" in place
         if key not in known:
             known[key] = _type(place.get("type"), expression, "first" in place, decided)
-        found.append(_place(place, expression, mark, known[key]))
+        found.append(_place(place, expression, mark or len(said) > 1, known[key]))
     for place in found[0], found[-1]:
         _in_memory(expression, place)
     return found
 
 
-def _place(said, expression, mark, type):
+def _place(said, expression, named, type):
+    """`named`: the server's name for it says more than the expression."""
     name, first, many = said["name"], said.get("first"), said.get("many")
     size = said["len"]
     if first is not None and type is not None and type.sizeof:
         size = type.sizeof
         name = f"{name}[{first}..{first + said['len'] // size}]"
-    elif not mark and not _BYTES.match(expression):
+    elif not named and not _BYTES.match(expression):
         name = expression
     place = Place(name, said["at"], said["len"], type, mask=said.get("mask", 0), first=first, many=many)
     if type is not None and not place.mask:

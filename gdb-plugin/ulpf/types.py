@@ -4,14 +4,17 @@
 from . import facade
 
 
-def described(type, targets=False, seen=()):
+def described(type, targets=False, seen=(), strides=()):
     """A type with what its values need, those in the bytes `seen`; with `targets` instead what a way from a variable of it
-    needs."""
+    needs. `strides`: those of an array of Fortran (`facade.strides`)."""
     whole, type = type, facade.plain(type)
     said = {"name": str(type), "size": type.sizeof, "is": "other"}
     if facade.is_array(type):
         bounds = facade.bounds(type)
-        said["is"] = {"array": {"of": described(type.target(), targets, seen), "first": bounds[0] if bounds else 0}}
+        array = {"of": described(type.target(), targets, seen, strides[1:]), "first": bounds[0] if bounds else 0}
+        if strides and bounds:
+            array |= {"count": bounds[1] - bounds[0] + 1, "stride": strides[0]}
+        said["is"] = {"array": array}
     elif facade.is_pointer(type):
         target = type.target()
         known = targets and not facade.is_function(facade.plain(target)) and facade.plain(target).sizeof

@@ -40,6 +40,8 @@ pub struct Client {
     queued: usize,
     /// The debugger has switched acknowledgements off.
     no_ack: bool,
+    /// The debugger is LLDB.
+    pub is_lldb: bool,
     /// The last packet that we sent, until it is acknowledged.
     unacked: Option<Vec<u8>>,
     /// `owed`: bytes still to be written, in order. `flushes`: written bytes still need a flush.
@@ -58,6 +60,7 @@ impl Client {
             urgent: 0,
             queued: 0,
             no_ack: false,
+            is_lldb: false,
             unacked: None,
             owed: Vec::new(),
             flushes: false,

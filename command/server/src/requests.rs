@@ -126,6 +126,8 @@ impl Server {
                 let _ = target.settle_watches().await;
             }
         }
+        // (No other debugger asks for it.)
+        client.is_lldb |= packet == b"qHostInfo";
         let starts = |p: &str| packet.starts_with(p.as_bytes());
         let reply: Vec<u8> = match packet {
             b"QStartNoAckMode" => {
@@ -502,7 +504,10 @@ impl Server {
             true => self.say("No process to kill"),
         }
         self.end_all().await;
-        let _ = client;
+        // GDB expects no answer, LLDB the end of the process.
+        if client.is_lldb {
+            let _ = client.send(b"X09").await;
+        }
         if self.extended {
             None
         } else {

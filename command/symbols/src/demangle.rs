@@ -58,7 +58,17 @@ pub fn demangle(name: &str) -> String {
     readable(name).unwrap_or_else(|| name.to_string())
 }
 
+/// `__shapes_MOD_area`: `shapes::area`, as gfortran mangles what a module has.
+fn fortran(name: &str) -> Option<String> {
+    let (module, name) = name.strip_prefix("__")?.split_once("_MOD_")?;
+    let plain = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (plain(module) && plain(name)).then(|| format!("{module}::{name}"))
+}
+
 fn readable(name: &str) -> Option<String> {
+    if name.starts_with("__") {
+        return fortran(name);
+    }
     let mangled = name.starts_with("_Z") || name.starts_with("_R");
     if !mangled || name.len() > MOST_MANGLED {
         return None;

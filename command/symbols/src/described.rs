@@ -32,10 +32,22 @@ enum Kind {
         of: Box<Described>,
         /// The first index.
         first: i64,
+        /// Of an array of Fortran: how they lie.
+        #[serde(flatten)]
+        lie: Option<Lie>,
     },
     /// The member that fills the whole type, if it matters.
     Struct(Option<Box<Described>>),
     Other,
+}
+
+/// How the elements of an array of Fortran lie in memory.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Lie {
+    /// Number of elements.
+    count: u64,
+    /// Distance of elements, in bytes.
+    stride: i64,
 }
 
 impl Described {
@@ -46,7 +58,7 @@ impl Described {
                 to: None,
                 reference: false,
             },
-            Kind::Array { of, first } => self.array(of.of_value(), *first),
+            Kind::Array { of, first, lie } => self.array(of.of_value(), *first, *lie),
             Kind::Struct(only) => {
                 let member = |only: &Described| Member {
                     name: None,
@@ -76,7 +88,9 @@ impl Described {
                 },
                 reference: false,
             },
-            Kind::Array { of, first } => self.array(of.of_variable(types)?, *first),
+            Kind::Array { of, first, lie } => {
+                self.array(of.of_variable(types)?, *first, *lie)
+            }
             Kind::Struct(_) => return types.structure(&self.name, self.size),
             _ => self.scalar(),
         };
@@ -84,20 +98,33 @@ impl Described {
     }
 
     fn ty(&self, shape: Shape) -> Rc<Type> {
+        let size = match &shape {
+            // (A debugger may count what lies between its elements.)
+            Shape::Array {
+                element,
+                count: Some(count),
+                bounds,
+            } if bounds.columns => element.size.saturating_mul(*count),
+            _ => self.size,
+        };
         Rc::new(Type {
             name: self.name.clone(),
-            size: self.size,
+            size,
             shape,
         })
     }
 
-    fn array(&self, element: Rc<Type>, first: i64) -> Shape {
+    fn array(&self, element: Rc<Type>, first: i64, lie: Option<Lie>) -> Shape {
+        let adjacent = element.size as i64;
+        let stride = lie.map(|lie| lie.stride).filter(|s| *s != adjacent);
+        let count = self.size.checked_div(element.size);
         Shape::Array {
-            count: self.size.checked_div(element.size),
+            count: lie.map(|lie| lie.count).or(count),
             element,
             bounds: Bounds {
                 first,
-                columns: false,
+                columns: lie.is_some(),
+                stride: stride.unwrap_or(0),
             },
         }
     }

@@ -3,10 +3,12 @@
 //! A type is built completely, except that a pointer keeps only the entry of its target. That ends every recursion, and
 //! a linked list can be followed one step at a time.
 
+use crate::descriptor::{Data, Descriptor, Unknown, is_described};
 use crate::dwarf::{Die, Entry, attr_str};
 use crate::index::{Index, last_component};
 use crate::meter::Work;
 use crate::object::ObjectFile;
+use crate::resolve::Memory;
 use crate::slice::Slice;
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
 use gimli::{AttributeValue, Reader, UnitOffset, constants as dw};
@@ -55,6 +57,18 @@ impl Types {
         let index = self.object.index()?;
         let _work = Work::look_up(self.size());
         Some(self.builder(index).build(die, 0))
+    }
+
+    /// Where the array is now that is found through `object`, an object of the type [`Shape::Descriptor`], and its type.
+    pub fn array_at(
+        &self,
+        die: Die,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Result<(Data, Rc<Type>), Unknown> {
+        let index = self.object.index().ok_or(Unknown::Unsupported)?;
+        let _work = Work::look_up(self.size());
+        self.builder(index).array_at(die, object, memory)
     }
 
     /// A new entry for this type.
@@ -311,6 +325,10 @@ impl Builder<'_> {
                     },
                 )
             }
+            dw::DW_TAG_array_type if is_described(&entry) => {
+                let element = self.build(target?, depth);
+                ty(format!("{} []", element.name), 0, Shape::Descriptor(die))
+            }
             dw::DW_TAG_array_type => self.array(die, &entry, target?, depth),
             dw::DW_TAG_structure_type
             | dw::DW_TAG_class_type
@@ -448,11 +466,71 @@ impl Builder<'_> {
                 shape: Shape::Array {
                     element: ty,
                     count,
-                    bounds: Bounds { first, columns },
+                    bounds: Bounds {
+                        first,
+                        columns,
+                        stride: 0,
+                    },
                 },
             });
         }
         Some(ty)
+    }
+
+    /// Where the array is that `die` describes ([`Shape::Descriptor`]), and its type there.
+    fn array_at(
+        &self,
+        die: Die,
+        object: u64,
+        memory: &dyn Memory,
+    ) -> Result<(Data, Rc<Type>), Unknown> {
+        let unit = self.unit(die);
+        let entry = unit.entry(die.offset)?;
+        let target = self.type_die(die.unit, &entry);
+        let element = self.build(target.ok_or(Unknown::Unsupported)?, 0);
+        let descriptor = Descriptor {
+            encoding: unit.encoding(),
+            object,
+            memory,
+        };
+        let data = descriptor.data(&entry)?;
+        let language = self.language(die.unit);
+        let lowest = language.and_then(|l| l.default_lower_bound()).unwrap_or(0) as i64;
+        let columns = language.is_some_and(is_fortran);
+        let mut dimensions = Vec::new();
+        self.children(die, |child| {
+            if child.tag() == dw::DW_TAG_subrange_type {
+                dimensions.push(descriptor.dimension(child, lowest));
+            }
+            Ok(())
+        });
+        if dimensions.is_empty() || dimensions.len() > MAX_DEPTH {
+            return Err(Unknown::Unsupported);
+        }
+        if !columns {
+            dimensions.reverse();
+        }
+        let name = element.name.clone();
+        let mut ty = element;
+        for dimension in dimensions {
+            let dimension = dimension?;
+            let apart = dimension.stride.filter(|s| *s != ty.size as i64);
+            let size = ty.size.checked_mul(dimension.count);
+            ty = Rc::new(Type {
+                name: format!("{name} [{}]", dimension.count),
+                size: size.ok_or(Unknown::Unsupported)?,
+                shape: Shape::Array {
+                    element: ty,
+                    count: Some(dimension.count),
+                    bounds: Bounds {
+                        first: dimension.first,
+                        columns,
+                        stride: apart.unwrap_or(0),
+                    },
+                },
+            });
+        }
+        Ok((data, ty))
     }
 
     /// The source language of a unit.

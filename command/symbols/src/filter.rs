@@ -23,6 +23,7 @@ use crate::elf_symbols::SymbolSort;
 use crate::maps::Program;
 use crate::meter::Work;
 use crate::problem::Problem;
+use std::ops::Range;
 use ulpf_lib::filter as target;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -448,6 +449,16 @@ impl Program {
                     };
                     found.push((start, start.wrapping_add(len)));
                 }
+            }
+        }
+        if found.is_empty() && object.is_none() {
+            // (The linker's name may be another one.)
+            for module in &self.modules {
+                let of_module = |range: Range<u64>| {
+                    let start = range.start.wrapping_add(module.bias);
+                    (start, range.end.wrapping_add(module.bias))
+                };
+                found.extend(module.functions_called(name).into_iter().map(of_module));
             }
         }
         joined(found.into_iter().filter(|r| r.0 < r.1).collect())

@@ -13,7 +13,7 @@
 
 use crate::demangle::demangle;
 use crate::dwarf::{Die, Dwarf, Entry, attr_str};
-use crate::elf_symbols::SymbolSort;
+use crate::elf_symbols::{ElfSymbol, SymbolSort};
 use crate::index::Index;
 use crate::maps::{Module, Program};
 use crate::meter::Work;
@@ -22,6 +22,7 @@ use gimli::{
     AttributeValue, BaseAddresses, CfaRule, EhFrame, Operation, Register, UnwindContext,
     UnwindSection, X86_64, constants as dw,
 };
+use std::ops::Range;
 use std::rc::Rc;
 
 /// A local in all frames of one function.
@@ -72,7 +73,7 @@ impl Program {
             let _work = Work::through(info.size);
             for unit in 0..index.len() {
                 let search = Search {
-                    module: &module,
+                    module: &*module,
                     index,
                     unit,
                     linked,
@@ -111,32 +112,81 @@ impl Program {
         Some((module.clone(), found?))
     }
 
-    /// Start addresses, as linked, of all functions of this name. The end of a path is sufficient, and template
-    /// arguments may be omitted.
+    /// Start addresses, as linked, of all functions of this name.
     fn functions(&self, name: &str) -> Vec<(Rc<Module>, u64)> {
         let mut found: Vec<(Rc<Module>, u64)> = Vec::new();
-        for module in &self.modules {
-            let symbols = module.object.symbols();
-            let _work = Work::through(symbols.iter().count() as u64);
-            let last = name.rsplit("::").next().unwrap_or(name);
-            let last = last.split('<').next().unwrap_or(last);
-            for symbol in symbols.iter().filter(|s| s.sort == SymbolSort::Function) {
-                // Demangling is slow. The demangled name consists of letters of the mangled one, so search that first.
-                if symbol.name.contains(last)
-                    && is_called(&demangle(symbol.name), name)
-                    && !found
-                        .iter()
-                        .any(|(m, addr)| Rc::ptr_eq(m, module) && *addr == symbol.addr)
-                {
-                    found.push((module.clone(), symbol.addr));
-                }
-            }
-            // Functions of the executable come first, and hide those of libraries.
+        for module in self.executable_first() {
+            let here = module.functions_called(name).into_iter();
+            found.extend(here.map(|range| (module.clone(), range.start)));
+            // Functions of the executable hide those of libraries.
             if module.is_executable && !found.is_empty() {
                 break;
             }
         }
         found
+    }
+}
+
+impl Module {
+    /// Ranges, as linked, of all functions of this name. The end of a path is sufficient, and template arguments may be
+    /// omitted. The linker may have another name for it, as in Fortran; then the debug information has it. Of one that is
+    /// inlined everywhere these are the copies.
+    pub(crate) fn functions_called(&self, name: &str) -> Vec<Range<u64>> {
+        let symbols = self.object.symbols();
+        let _work = Work::through(symbols.iter().count() as u64);
+        let range = |s: &ElfSymbol| {
+            let len = match s.len {
+                0 => symbols.extent_at(s.addr),
+                len => len,
+            };
+            s.addr..s.addr.saturating_add(len)
+        };
+        let functions = |s: &&ElfSymbol| s.sort == SymbolSort::Function;
+        let exact: Vec<_> = symbols.find(name);
+        let mut found: Vec<Range<u64>> = exact.iter().filter(functions).map(range).collect();
+        if found.is_empty() {
+            let last = name.rsplit("::").next().unwrap_or(name);
+            let last = last.split('<').next().unwrap_or(last);
+            // Demangling is slow. The demangled name consists of letters of the mangled one, so search that first.
+            let fits = |s: &&ElfSymbol| {
+                s.name.contains(last)
+                    && ![".cold", ".part."].iter().any(|part| s.name.contains(part))
+                    && is_called(&demangle(s.name), name)
+            };
+            found = symbols.iter().filter(functions).filter(fits).map(range).collect();
+        }
+        if found.is_empty() {
+            found = self.described_functions(name);
+        }
+        found.sort_by_key(|range| range.start);
+        found.dedup();
+        found
+    }
+
+    fn described_functions(&self, name: &str) -> Vec<Range<u64>> {
+        let (mut found, mut inlined) = (Vec::new(), Vec::new());
+        let Some(info) = &self.object.debug().info else {
+            return found;
+        };
+        let Some(index) = self.object.index() else {
+            return found;
+        };
+        let _work = Work::through(info.size);
+        for unit in index.units_with_function(name) {
+            let search = Search {
+                module: self,
+                index,
+                unit,
+                linked: 0,
+                name,
+            };
+            // A broken unit ends its own walk only.
+            let _ = search.functions(&mut found, &mut inlined);
+        }
+        match found.is_empty() {
+            true => inlined,
+            false => found,
+        }
     }
 }
 
@@ -183,7 +233,7 @@ fn without_arguments(path: &str) -> String {
 }
 
 struct Search<'a> {
-    module: &'a Rc<Module>,
+    module: &'a Module,
     index: &'a Index,
     unit: u32,
     /// Address of the function's first instruction, as linked.
@@ -281,6 +331,31 @@ impl Search<'_> {
             }
         }
         Ok(found.map(|(_, die)| die))
+    }
+
+    /// Functions of the name, and where they are inlined.
+    fn functions(
+        &self,
+        found: &mut Vec<Range<u64>>,
+        inlined: &mut Vec<Range<u64>>,
+    ) -> gimli::Result<()> {
+        let mut entries = self.unit().entries();
+        while let Some((_, entry)) = entries.next_dfs()? {
+            let to = match entry.tag() {
+                dw::DW_TAG_subprogram | dw::DW_TAG_entry_point => &mut *found,
+                dw::DW_TAG_inlined_subroutine => &mut *inlined,
+                _ => continue,
+            };
+            if self.name_of(entry, 4) != Some(self.name) {
+                continue;
+            }
+            let mut ranges = self.home().die_ranges(self.unit(), entry)?;
+            // (The first one begins with the function.)
+            if let Some(range) = ranges.next()?.filter(|range| range.begin < range.end) {
+                to.push(range.begin..range.end);
+            }
+        }
+        Ok(())
     }
 
     /// Whether the block contains the instruction.

@@ -92,6 +92,11 @@ impl Named {
                 first: bounds.first,
                 count: count.unwrap_or(0),
             },
+            // (A type that a debugger has described has no entry.)
+            Shape::Int { .. } | Shape::Char { .. } | Shape::Bool | Shape::Float => Named::Type {
+                name: module.types.path(ty).unwrap_or_else(|| ty.name.clone()),
+                size: ty.size,
+            },
             _ => Named::Type {
                 name: module.types.path(ty)?,
                 size: ty.size,

@@ -27,6 +27,7 @@ mod containers;
 mod debug;
 pub mod demangle;
 mod described;
+mod descriptor;
 mod dwarf;
 mod dwarf_types;
 mod elf;

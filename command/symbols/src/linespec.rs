@@ -7,6 +7,7 @@ use crate::maps::{Module, Program};
 use crate::meter::Work;
 use crate::slice::Slice;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Addresses of the statements of one line in one object.
 #[derive(Default)]
@@ -30,19 +31,18 @@ impl Program {
         if let Some((file, number)) = line(name) {
             return self.line(file, number);
         }
-        self.function(name)
-            .map(|addr| vec![addr])
-            .ok_or_else(|| format!("there is no function `{name}` in the program or its libraries"))
+        let found = self.executable_first().find_map(|module| {
+            let all = module.functions_called(name);
+            let run_time = |range: &Range<u64>| range.start.wrapping_add(module.bias);
+            (!all.is_empty()).then(|| all.iter().map(run_time).collect())
+        });
+        found.ok_or_else(|| format!("there is no function `{name}` in the program or its libraries"))
     }
 
     /// Searches the executable, then the libraries; the first that has the line counts.
     fn line(&self, file: &str, number: u64) -> Result<Vec<u64>, String> {
-        let (libraries, executable): (Vec<_>, Vec<_>) = self
-            .modules
-            .iter()
-            .partition(|module| !module.is_executable);
         let (mut known, mut next) = (false, None::<u64>);
-        for module in executable.into_iter().chain(libraries) {
+        for module in self.executable_first() {
             let line = line_in(module, file, number);
             if !line.begins.is_empty() {
                 let run_time = |addr: &u64| addr.wrapping_add(module.bias);

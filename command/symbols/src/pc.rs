@@ -63,27 +63,17 @@ impl Program {
 
     /// Run-time address of a function, for breakpoints by name.
     pub fn function(&self, name: &str) -> Option<u64> {
-        use crate::elf_symbols::SymbolSort::Function;
-        self.modules.iter().find_map(|module| {
-            let symbols = module.object.symbols();
-            let _work = Work::through(symbols.iter().count() as u64);
-            let by_name = symbols.find(name).into_iter().find(|s| s.sort == Function);
-            let symbol = by_name.or_else(|| {
-                // C++ and Rust: without arguments, or the end of the path.
-                let fits = |full: &str| {
-                    full.split('(')
-                        .next()
-                        .is_some_and(|path| path == name || path.ends_with(&format!("::{name}")))
-                };
-                symbols
-                    .iter()
-                    .find(|s| {
-                        s.sort == Function && s.name.starts_with("_") && fits(&demangle(s.name))
-                    })
-                    .copied()
-            })?;
-            Some(symbol.addr.wrapping_add(module.bias))
+        self.executable_first().find_map(|module| {
+            let first = module.functions_called(name).into_iter().next()?;
+            Some(first.start.wrapping_add(module.bias))
         })
+    }
+
+    /// All modules, the executable first.
+    pub(crate) fn executable_first(&self) -> impl Iterator<Item = &Rc<Module>> {
+        let executable = self.modules.iter().filter(|module| module.is_executable);
+        let others = self.modules.iter().filter(|module| !module.is_executable);
+        executable.chain(others)
     }
 }
 

@@ -187,7 +187,8 @@ impl Writer {
             }
             Shape::Function => KeptShape::Function,
             Shape::Incomplete => KeptShape::Incomplete,
-            Shape::Opaque => KeptShape::Opaque,
+            // (Its elements are places of their own.)
+            Shape::Descriptor(_) | Shape::Opaque => KeptShape::Opaque,
         };
         let number = self.kept.len();
         types.push(Kept {
@@ -246,7 +247,11 @@ impl Reader {
             } => Shape::Array {
                 element: of(element)?,
                 count,
-                bounds: Bounds { first, columns },
+                bounds: Bounds {
+                    first,
+                    columns,
+                    stride: 0,
+                },
             },
             KeptShape::Struct { members } => {
                 let mut read = Vec::with_capacity(members.len());

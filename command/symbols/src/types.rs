@@ -36,6 +36,8 @@ pub enum Shape {
         count: Option<u64>,
         bounds: Bounds,
     },
+    /// An array that is found through the object of this type ([`crate::descriptor`]).
+    Descriptor(Die),
     /// Structures, unions and classes; Rust's tuples and enums.
     Struct {
         members: Rc<[Member]>,
@@ -55,6 +57,8 @@ pub struct Bounds {
     pub first: i64,
     /// Indices are written as in Fortran: `grid(i,j)`, the innermost first.
     pub columns: bool,
+    /// Distance of the elements, in bytes; 0: they are adjacent.
+    pub stride: i64,
 }
 
 /// The class of a structure, independent of typedefs.
@@ -153,6 +157,16 @@ impl Type {
         match &self.shape {
             Shape::Array { element, .. } if element.size > 0 => Some(element.clone()),
             _ => None,
+        }
+    }
+
+    /// Whether other memory lies between its elements, or between those of its elements.
+    pub fn is_strided(&self) -> bool {
+        match &self.shape {
+            Shape::Array {
+                element, bounds, ..
+            } => bounds.stride != 0 || element.is_strided(),
+            _ => false,
         }
     }
 

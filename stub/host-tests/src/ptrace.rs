@@ -295,6 +295,7 @@ impl Traced {
             return stop(StopReason::Watch {
                 kind,
                 addr: range.start,
+                start: range.start,
             });
         }
         match self.threads[&tid].how {

@@ -36,6 +36,7 @@ impl Talk {
         let reason = StopReason::Watch {
             kind: WatchKind::Write,
             addr: TargetAddr(PAGE),
+            start: TargetAddr(PAGE),
         };
         let stop = Stop {
             tid: TIDS[0],

@@ -203,6 +203,7 @@ fn a_hit_that_gdb_cannot_look_at_is_explained_once() {
     let hit = StopReason::Watch {
         kind: WatchKind::Write,
         addr: TargetAddr(PAGE + 8),
+        start: TargetAddr(PAGE),
     };
     t.say(&format!("Z2,{PAGE:x},100000"));
     assert!(t.send(b"vCont;c").is_empty());
@@ -264,7 +265,8 @@ fn resuming() {
             101,
             StopReason::Watch {
                 kind: WatchKind::Write,
-                addr: TargetAddr(0x1234)
+                addr: TargetAddr(0x1234),
+                start: TargetAddr(0x1230)
             }
         )
         .contains(";watch:1234;")

@@ -28,10 +28,11 @@ pub enum StopReason {
     Breakpoint,
     /// A requested single step (or range step) is complete.
     Stepped,
-    /// `addr` lies inside the watched range; PC is after the instruction.
+    /// `addr` lies inside the watched range, which begins at `start`; PC is after the instruction.
     Watch {
         kind: WatchKind,
         addr: TargetAddr,
+        start: TargetAddr,
     },
     /// A signal is about to be delivered to the thread (Linux numbering). It is delivered when the
     /// thread is resumed with `Resume::signal == Some(signo)`, and discarded when with `None`.

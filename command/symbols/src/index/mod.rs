@@ -378,6 +378,14 @@ impl Index {
         }
     }
 
+    /// Units that may have a function of this name.
+    pub fn units_with_function(&self, name: &str) -> Vec<u32> {
+        match self.selective {
+            true => self.search(name, Tags::Scopes).units,
+            false => (0..self.len()).collect(),
+        }
+    }
+
     /// The file that contains a unit.
     pub fn home(&self, unit: u32) -> &Dwarf {
         match (self.units[unit as usize].file, self.dwarf.sup()) {

@@ -127,6 +127,10 @@ impl Resolver<'_> {
     /// The type of the variable that the head is, and its module.
     fn type_of_variable(&self, head: &Head) -> Option<(Rc<Module>, Rc<Type>)> {
         let at = head.at?;
+        // (One variable can be a part of another that begins at the same address.)
+        if head.ty.of_value().is_strided() {
+            return None;
+        }
         let fits = |ty: &Rc<Type>| ty.size == head.ty.size;
         let static_ = || {
             let module = self.program.module_of_data(at)?;

@@ -13,6 +13,8 @@ mod variants;
 mod walk;
 
 use crate::condition::{self, Kind};
+use crate::descriptor::Unknown;
+use crate::dwarf::Die;
 use crate::filter;
 use crate::head::Head;
 use crate::maps::{Module, Program};
@@ -255,6 +257,11 @@ impl Resolver<'_> {
             }
             expr => self.eval(expr)?,
         };
+        let values = values.into_iter().map(|value| self.spread(value));
+        let values = values.collect::<Result<Vec<_>, _>>()?.concat();
+        if values.is_empty() {
+            return Err(self.empty());
+        }
         let mut found: Vec<Found> = Vec::with_capacity(values.len());
         for value in values {
             let (watched, module) = self.watched(value)?;
@@ -398,8 +405,12 @@ impl Resolver<'_> {
         Ok((value.element_of_walk(), array))
     }
 
-    /// Replaces a C++ reference by its referent.
+    /// Replaces a C++ reference by its referent, and what describes an array by the array.
     fn referred(&self, value: Lvalue) -> Result<Lvalue, Problem> {
+        if let Some(Shape::Descriptor(die)) = value.ty.as_deref().map(|ty| &ty.shape) {
+            let die = *die;
+            return self.described(value, die);
+        }
         let reference = match value.ty.as_deref().map(|ty| &ty.shape) {
             Some(Shape::Pointer { reference, .. }) => *reference,
             _ => false,
@@ -409,7 +420,63 @@ impl Resolver<'_> {
         }
         let name = value.name.clone();
         let value = self.deref(value)?;
-        Ok(Lvalue { name, ..value })
+        self.referred(Lvalue { name, ..value })
+    }
+
+    /// The array that is found through `value`, of the type `die`.
+    fn described(&self, value: Lvalue, die: Die) -> Result<Lvalue, Problem> {
+        let module = value.module.clone().ok_or_else(|| self.no_type(&value))?;
+        let found = module.types.array_at(die, value.addr, self.memory);
+        let (data, ty) = found.map_err(|why| match why {
+            Unknown::NotThere => self.problem(
+                format!("`{}` has no memory now", value.name),
+                self.later("when it is allocated, or associated"),
+            ),
+            Unknown::Unreadable => self.problem(
+                format!("`{}` at {:#x} cannot be read", value.name, value.addr),
+                self.later("when it is there"),
+            ),
+            Unknown::Unsupported => self.problem(
+                format!(
+                    "where the elements of `{}` are is said in a way that ulpf does not know",
+                    value.name
+                ),
+                "watch an address and a length: 0x7fffe000:64",
+            ),
+        })?;
+        let mut access_path = value.access_path.clone();
+        match data.pointer {
+            Some(offset) => {
+                let at = value.addr.wrapping_add(offset);
+                let to = self.pointer(&Lvalue {
+                    addr: at,
+                    ..value.clone()
+                })?;
+                access_path = access_path.through(at, Some(to));
+            }
+            None if self.follows() && data.addr != value.addr => self.stay()?,
+            None => {}
+        }
+        Ok(Lvalue {
+            addr: data.addr,
+            ty: Some(ty),
+            access_path,
+            ..value
+        })
+    }
+
+    /// Each element of an array between whose elements other memory lies; any other value itself.
+    fn spread(&self, value: Lvalue) -> Result<Vec<Lvalue>, Problem> {
+        let value = self.referred(value)?;
+        if self.spec.len.is_some() || !value.ty.as_deref().is_some_and(Type::is_strided) {
+            return Ok(vec![value]);
+        }
+        let mut found = Vec::new();
+        for one in self.apart(value, None, None)? {
+            found.extend(self.spread(one)?);
+            self.few(found.len() as u64)?;
+        }
+        Ok(found)
     }
 
     fn heap(&self) -> Result<Watched, Problem> {

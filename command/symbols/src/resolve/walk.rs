@@ -99,6 +99,9 @@ impl Resolver<'_> {
             let value = self.map_behind(value)?;
             match self.container(&value) {
                 Some(_) => found.extend(self.contained(value, from, to)?),
+                None if value.ty.as_deref().is_some_and(Type::is_strided) => {
+                    found.extend(self.apart(value, from, to)?);
+                }
                 None => found.push(self.slice(value, from, to)?),
             }
             self.few(found.len() as u64)?;
@@ -107,6 +110,29 @@ impl Resolver<'_> {
             false => Ok(found),
             true => Err(self.empty()),
         }
+    }
+
+    /// Elements of an array between whose elements other memory lies.
+    pub(super) fn apart(
+        &self,
+        value: Lvalue,
+        from: Option<i64>,
+        to: Option<i64>,
+    ) -> Result<Vec<Lvalue>, Problem> {
+        let (first, end) = match value.ty.as_deref().map(|ty| &ty.shape) {
+            Some(Shape::Array { count, bounds, .. }) => {
+                let count = count.unwrap_or(0);
+                (
+                    bounds.first,
+                    bounds.first.saturating_add_unsigned(count),
+                )
+            }
+            _ => (0, 0),
+        };
+        let (from, to) = (from.unwrap_or(first), to.unwrap_or(end));
+        self.decided.set(true);
+        self.few(to.saturating_sub(from).max(0) as u64)?;
+        (from..to).map(|i| self.index(value.clone(), i)).collect()
     }
 
     /// The objects for a further step; a range is split into its elements.
@@ -463,7 +489,7 @@ impl Resolver<'_> {
         let Some(ty) = value.ty.clone() else {
             return Err(self.no_type(&value));
         };
-        let mut start_at = from;
+        let (mut start_at, mut stride) = (from, 0);
         let (start, element) = match &ty.shape {
             Shape::Array {
                 element,
@@ -493,7 +519,7 @@ impl Resolver<'_> {
                         ),
                     ));
                 }
-                start_at = from;
+                (start_at, stride) = (from, bounds.stride);
                 (value, element.clone())
             }
             Shape::Pointer { .. } => {
@@ -536,9 +562,10 @@ impl Resolver<'_> {
                 BUILD_WITH_G,
             ));
         }
+        let stride = if stride == 0 { element.size as i64 } else { stride };
         let addr = start
             .addr
-            .wrapping_add_signed(start_at.wrapping_mul(element.size as i64));
+            .wrapping_add_signed(start_at.wrapping_mul(stride));
         Ok((Lvalue { addr, ..start }, element))
     }
 }

@@ -310,10 +310,13 @@ impl Control {
         }
         self.conditions.round = Some(round);
         self.out_of_band.forget();
-        let (kind, addr) = (WatchKind::Access, out_of_band::PLACE);
         Stop {
             tid,
-            reason: StopReason::Watch { kind, addr },
+            reason: StopReason::Watch {
+                kind: WatchKind::Access,
+                addr: out_of_band::PLACE,
+                start: out_of_band::PLACE,
+            },
         }
     }
 

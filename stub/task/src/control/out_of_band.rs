@@ -50,8 +50,13 @@ impl OutOfBand {
             true => StopReason::Watch {
                 kind: WatchKind::Access,
                 addr: PLACE,
+                start: PLACE,
             },
-            false => StopReason::Watch { kind, addr },
+            false => StopReason::Watch {
+                kind,
+                addr,
+                start: start_of(id, addr),
+            },
         }
     }
 
@@ -65,6 +70,17 @@ impl OutOfBand {
         let hit = self.last.map(of);
         let _ = writeln!(out, "{}", Stop(hit));
     }
+}
+
+/// Where the watched range that holds `addr` begins; `addr`, if the watch is gone.
+fn start_of(id: WatchId, addr: TargetAddr) -> TargetAddr {
+    let mut start = addr;
+    g().watchlist().for_each_overlap(addr, 1, &mut |at, range, _| {
+        if at == id {
+            start = range.start;
+        }
+    });
+    start
 }
 
 /// Reports a hit of this thread, which is stopped because of it.

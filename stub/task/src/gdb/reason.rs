@@ -44,14 +44,14 @@ impl Reported {
                 (trap, by_kernel, b"breakpoint")
             }
             StopReason::Stepped => (trap, Some((SIGTRAP, TRAP_TRACE)), b"trace"),
-            // LLDB makes its own "watchpoint" out of the watch: pair.
-            StopReason::Watch { kind, addr } => {
+            // LLDB makes its own "watchpoint" out of the watch: pair, whose address has to be that of its request.
+            StopReason::Watch { kind, addr, start } => {
                 let name: &[u8] = match kind {
                     WatchKind::Write => b"watch:",
                     WatchKind::Read => b"rwatch:",
                     WatchKind::Access => b"awatch:",
                 };
-                field(name, addr.0);
+                field(name, if client.lldb { start.0 } else { addr.0 });
                 (trap, Some((SIGTRAP, TRAP_HWBKPT)), b"")
             }
             StopReason::Signal(n) => (signals::to_gdb(n), None, b"signal"),
