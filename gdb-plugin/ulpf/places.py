@@ -34,6 +34,9 @@ _NUMBER = r"(?:0[xX][0-9a-fA-F_]+|\d[\d_]*)"
 # Steps that the server knows, behind a variable.
 _STEPS = re.compile(rf"(?:\s*(?:->\*?\s*[A-Za-z_]\w*|[.%]\s*(?:[A-Za-z_]\w*|\d+)|\[[^\[\]]*\]|\)))*(?:\s*[+-]\s*{_NUMBER}(?=\s*:))?(?:\s*:\s*{_NUMBER}[KkMG]?)?\s*$")
 _INDEX = re.compile(r"\[([^\[\]]*)\]")
+# The same in Fortran: `items(2)%weights(i + 1)`.
+_FORTRAN_STEPS = re.compile(rf"(?:\s*(?:%\s*[A-Za-z_]\w*|\([^():]*\)))*\s*$")
+_INDICES = re.compile(r"\(([^():]*)\)")
 # The beginning of the expression, in the server's grammar (ulpf_symbols::HEAD).
 _HEAD = "it"
 # The server's limit of places (MOST_PLACES).
@@ -172,7 +175,11 @@ def _asked(expression, mark):
     signs, head, steps = split
     if not mark and not signs.strip() and not steps.strip():
         return None
-    return _with_limit({"watch": signs + _HEAD + _INDEX.sub(lambda match: _numbered(match[1], expression), steps), "head": head})
+    if mark is None and steps.strip().endswith(")") and facade.language_now() == "fortran":
+        steps = _INDICES.sub(lambda match: f"({','.join(_number(one, expression) for one in match[1].split(','))})", steps)
+    else:
+        steps = _INDEX.sub(lambda match: _numbered(match[1], expression), steps)
+    return _with_limit({"watch": signs + _HEAD + steps, "head": head})
 
 
 def _with_limit(asked):
@@ -193,6 +200,17 @@ def _apart(expression):
         return None  # what is wrong with it is said where it is evaluated
 
 
+def _before_first(type, strides):
+    """Bytes from where GDB lets an array of Fortran begin to its first element: of indices that run downwards, GDB names the end
+    (fortran_adjust_dynamic_array_base_address_hack in gdb/f-lang.c)."""
+    distance = 0
+    for stride in strides:
+        low, high = facade.bounds(type)
+        distance += max(-stride, 0) * (high - low)
+        type = facade.plain(type.target())
+    return distance
+
+
 def _gaps(type, strides):
     """Of each dimension, whether its elements are not neighbours."""
     size = 1
@@ -210,7 +228,8 @@ def _gaps(type, strides):
 def _variable(expression, mark):
     """(signs before it, the variable, steps behind it), or None."""
     match = _VARIABLE.match(expression)
-    if match is None or not _STEPS.match(expression, match.end()):
+    fortran = mark is None and facade.language_now() == "fortran" and "(" in expression
+    if match is None or not (_FORTRAN_STEPS if fortran else _STEPS).match(expression, match.end()):
         return None
     try:
         return match["signs"], _head(match["head"], match["name"]), expression[match.end():]
@@ -235,7 +254,7 @@ def _head(text, name):
             "type": types.described(value.type, targets=True, strides=strides)}
     at = None if facade.is_optimized_out(value) else facade.address_of(value)
     if at is not None:
-        said["at"] = at
+        said["at"] = at + _before_first(type, strides)
     elif facade.is_pointer(type):
         said["value"] = int(value) & (1 << 64) - 1
     else:
@@ -245,19 +264,21 @@ def _head(text, name):
 
 def _numbered(text, expression):
     """An index or a range, whose numbers GDB computes."""
-    def number(said):
-        said = said.strip()
-        if not said or re.fullmatch(r"-?\d+", said):
-            return said
-        value = facade.evaluate(said, expression)
-        try:
-            return str(int(value))
-        except Exception:  # whatever GDB makes of something that is no number
-            raise UlpfError(f"cannot watch {expression}", f"{said} is no index",
-                            "write arr[0..16] for the elements 0 to 15, or arr[0..=15]") from None
     if text.strip() == "*":
         return "[*]"
-    return "[" + "".join(part if part.startswith("..") else number(part) for part in re.split(r"(\.\.=?)", text)) + "]"
+    return "[" + "".join(part if part.startswith("..") else _number(part, expression) for part in re.split(r"(\.\.=?)", text)) + "]"
+
+
+def _number(said, expression):
+    said = said.strip()
+    if not said or re.fullmatch(r"-?\d+", said):
+        return said
+    value = facade.evaluate(said, expression)
+    try:
+        return str(int(value))
+    except Exception:  # whatever GDB makes of something that is no number
+        raise UlpfError(f"cannot watch {expression}", f"{said} is no index",
+                        "write arr[0..16] for the elements 0 to 15, or arr[0..=15]") from None
 
 
 def _places(said, expression, mark, decided):

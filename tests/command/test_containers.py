@@ -2,12 +2,13 @@
 
 import collections
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
 
 from lib.env import ROOT, ulpf_only
-from lib.run import Json
+from lib.run import Json, ulpf
 
 # Places whose stores tests/programs/trees.cc records, by its numbers; `{}` is the number of the place.
 TREES = {"tree[*].second.value": "tree[#{}].second.value", "table[*].second": "table[#{}].second", "queue[*]": "queue[{}]",
@@ -90,6 +91,51 @@ class Oracle(unittest.TestCase):
         self.assertGreater(len(stored), 20)
         self.assertEqual([hit["new"] for hit in said.hits if hit["function"].startswith("store(")], stored)
         self.assertEqual([line for line in said.lines if line["type"] == "notice"], [])
+
+
+# What tests/programs/languages/arrays.f90 stores to, by its watches, and what each store says.
+FORTRAN = {"items(2)%weights(3)": [("items(2).weights(3)", 1.5), ("items(2).weights(3)", 2.5)],
+           "items(2)%weights": [("items(2).weights(3)", 1.5), ("items(2).weights(3)", 2.5)],
+           "row": [("row(3)", 7)], "row(3)": [("row(3)", 7)],
+           # (From grid(4,2) to grid(1,2).)
+           "back": [("back(1)", 11), ("back(4)", 99)], "cube(1,3,4)": [("cube(1,3,4)", 13)], "cube": [("cube(1,3,4)", 13)],
+           "every_other": [("every_other(1,1)", 1), ("every_other(2,3)", 12), ("every_other(1,2)", 99)],
+           "every_other(2,3)": [("every_other(2,3)", 12)]}
+
+
+@ulpf_only
+@unittest.skipUnless(shutil.which("gfortran"), "gfortran is not installed")
+class Descriptors(unittest.TestCase):
+    """Arrays of Fortran whose place, bounds and strides stand in a descriptor."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.program = os.path.join(folder.name, "arrays")
+        source = os.path.join(ROOT, "tests", "programs", "languages", "arrays.f90")
+        subprocess.run(["gfortran", "-g", "-O0", "-J", folder.name, source, "-o", cls.program], check=True)
+
+    def test_elements(self):
+        said = Json(list(FORTRAN), self.program, options=["--at", "ready"])
+        self.assertEqual(said.status, 0, said.err)
+        for number, (watch, stores) in enumerate(FORTRAN.items(), 1):
+            with self.subTest(watch):
+                self.assertEqual([(hit["name"], hit["new"]) for hit in said.hits if hit["watch"] == number], stores)
+
+    def test_what_has_no_memory(self):
+        status, _, err = ulpf("run", "-w", "items(2)%id", "-w", "nowhere(1)", "--", self.program)
+        self.assertEqual(status, 2)
+        for name in "items", "nowhere":
+            self.assertIn(f"`{name}` has no memory now; set the watch when it is allocated, or associated (--at", err)
+
+    def test_names_of_functions(self):
+        """By their names in the program: the linker's are `__shapes_MOD_fill` and `MAIN__`."""
+        for options in ["--at", "fill"], ["--at", "shapes::fill"]:
+            said = Json(["grid from fill", "grid from arrays"], self.program, options=options)
+            self.assertEqual([(hit["watch"], hit["new"], hit["function"]) for hit in said.hits], [(1, 99, "shapes::fill")], said.err)
+        status, _, err = ulpf("run", "-w", "fill::x(2)", "--", self.program)
+        self.assertIn("how large `fill::x` is, is known only while it is there; stop there in a debugger", err)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
 """`ulpf watch` in every language of GDB's that there is a compiler for: nothing that the plugin has written
 itself is read as the user's language."""
 
+import os
 import re
+import shutil
+import subprocess
+import tempfile
+import unittest
 
-from lib.env import ulpf_only
+from lib.env import ROOT, ulpf_only
 from lib.languages import LANGUAGES, binary, everywhere
 from lib.plugin import LOADER, PluginCase
 
@@ -90,3 +95,26 @@ class SetByTheUser(LanguageCase):
                 self.assertEqual(gdb("show language"), before)
                 gdb("ulpf delete")
                 self.assertNotIn("rror", gdb("kill") + gdb("tbreak ready" if name != "ada" else "tbreak shelf.cc:13") + gdb("run"))
+
+
+@ulpf_only
+class Descriptors(LanguageCase):
+    """Arrays of Fortran whose place, bounds and strides stand in a descriptor: GDB knows their elements' addresses."""
+
+    @unittest.skipUnless(shutil.which("gfortran"), "gfortran is not installed")
+    def test_elements(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "arrays")
+            source = os.path.join(ROOT, "tests", "programs", "languages", "arrays.f90")
+            subprocess.run(["gfortran", "-g", "-O0", "-J", folder, source, "-o", program], check=True)
+            gdb = self.session(program, stop="ready")
+            gdb(f"source {LOADER}")
+            gdb("up")
+            for number, (watch, said) in enumerate({"items(2)%weights": "", "row": r" \(3 places, 12 bytes\)", "row[*]": r" \(3 places, 12 bytes\)",
+                                                    "back": r" \(4 places, 16 bytes\)", "every_other": r" \(6 places, 24 bytes\)",
+                                                    "cube": r" \(80 bytes\)", "cube(1,3,4)": ""}.items(), 1):
+                self.assertSays(gdb(f"ulpf watch {watch}"), rf"^Ulpf watch {number}: {re.escape(watch)}{said}")
+            # (A watch of two stops twice.)
+            for number, part, new in ((1, "items(2)%weights(3)", "1.5"), (2, "row(3)", "7"), (3, "row(3)", "7"), (5, "every_other(1,1)", "1"),
+                                      (4, "back(1)", "11"), (5, "every_other(2,3)", "12"), (6, "cube(1,3,4)", "13"), (7, "cube(1,3,4)", "13")):
+                self.assertSays(gdb("continue"), rf"Ulpf watch {number}: {re.escape(part)}\n\nOld value = 0\nNew value = {new}\n")

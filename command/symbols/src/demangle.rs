@@ -61,7 +61,8 @@ pub fn demangle(name: &str) -> String {
 /// `__shapes_MOD_area`: `shapes::area`, as gfortran mangles what a module has.
 fn fortran(name: &str) -> Option<String> {
     let (module, name) = name.strip_prefix("__")?.split_once("_MOD_")?;
-    let plain = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    let plain =
+        |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     (plain(module) && plain(name)).then(|| format!("{module}::{name}"))
 }
 

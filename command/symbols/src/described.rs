@@ -88,9 +88,7 @@ impl Described {
                 },
                 reference: false,
             },
-            Kind::Array { of, first, lie } => {
-                self.array(of.of_variable(types)?, *first, *lie)
-            }
+            Kind::Array { of, first, lie } => self.array(of.of_variable(types)?, *first, *lie),
             Kind::Struct(_) => return types.structure(&self.name, self.size),
             _ => self.scalar(),
         };

@@ -119,7 +119,7 @@ impl Types {
     }
 }
 
-fn is_fortran(language: gimli::DwLang) -> bool {
+pub fn is_fortran(language: gimli::DwLang) -> bool {
     matches!(
         language,
         dw::DW_LANG_Fortran77

@@ -73,7 +73,7 @@ impl Program {
             let _work = Work::through(info.size);
             for unit in 0..index.len() {
                 let search = Search {
-                    module: &*module,
+                    module: &module,
                     index,
                     unit,
                     linked,
@@ -131,7 +131,7 @@ impl Module {
     /// Ranges, as linked, of all functions of this name. The end of a path is sufficient, and template arguments may be
     /// omitted. The linker may have another name for it, as in Fortran; then the debug information has it. Of one that is
     /// inlined everywhere these are the copies.
-    pub(crate) fn functions_called(&self, name: &str) -> Vec<Range<u64>> {
+    pub(crate) fn functions_called(self: &Rc<Self>, name: &str) -> Vec<Range<u64>> {
         let symbols = self.object.symbols();
         let _work = Work::through(symbols.iter().count() as u64);
         let range = |s: &ElfSymbol| {
@@ -153,7 +153,12 @@ impl Module {
                     && ![".cold", ".part."].iter().any(|part| s.name.contains(part))
                     && is_called(&demangle(s.name), name)
             };
-            found = symbols.iter().filter(functions).filter(fits).map(range).collect();
+            found = symbols
+                .iter()
+                .filter(functions)
+                .filter(fits)
+                .map(range)
+                .collect();
         }
         if found.is_empty() {
             found = self.described_functions(name);
@@ -163,7 +168,7 @@ impl Module {
         found
     }
 
-    fn described_functions(&self, name: &str) -> Vec<Range<u64>> {
+    fn described_functions(self: &Rc<Self>, name: &str) -> Vec<Range<u64>> {
         let (mut found, mut inlined) = (Vec::new(), Vec::new());
         let Some(info) = &self.object.debug().info else {
             return found;
@@ -233,7 +238,7 @@ fn without_arguments(path: &str) -> String {
 }
 
 struct Search<'a> {
-    module: &'a Module,
+    module: &'a Rc<Module>,
     index: &'a Index,
     unit: u32,
     /// Address of the function's first instruction, as linked.

@@ -36,7 +36,8 @@ impl Program {
             let run_time = |range: &Range<u64>| range.start.wrapping_add(module.bias);
             (!all.is_empty()).then(|| all.iter().map(run_time).collect())
         });
-        found.ok_or_else(|| format!("there is no function `{name}` in the program or its libraries"))
+        found
+            .ok_or_else(|| format!("there is no function `{name}` in the program or its libraries"))
     }
 
     /// Searches the executable, then the libraries; the first that has the line counts.

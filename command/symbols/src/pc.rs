@@ -1,6 +1,7 @@
 //! Source locations of instructions.
 
 use crate::demangle::demangle;
+use crate::dwarf_types::is_fortran;
 use crate::location::{Chain, Location};
 use crate::maps::{Module, Program};
 use crate::meter::Work;
@@ -125,7 +126,10 @@ fn locate_in(module: &Module, pc: u64) -> Chain {
         return alone(location);
     };
     let mut all = Vec::new();
+    let mut fortran = false;
     while let Ok(Some(frame)) = frames.next() {
+        let language = frame.function.as_ref().and_then(|f| f.language);
+        fortran = language.is_some_and(is_fortran);
         let name = frame
             .function
             .as_ref()
@@ -140,9 +144,19 @@ fn locate_in(module: &Module, pc: u64) -> Chain {
         }
     }
     let outermost = all.last().and_then(|(name, _)| name.clone());
-    if location.function.is_none() {
-        location.function.clone_from(&outermost);
-        location.offset = 0;
+    match (&location.function, &outermost) {
+        (None, _) => {
+            location.function.clone_from(&outermost);
+            location.offset = 0;
+        }
+        // (Of `plain_` and `MAIN__`, the linker's names are another thing than the program's.)
+        (Some(linked), Some(name)) if fortran && !linked.contains("::") => {
+            location.function = Some(name.strip_suffix('_').unwrap_or(name).to_string());
+        }
+        (Some(linked), Some(name)) if is_nested(linked, name) => {
+            location.function.clone_from(&outermost);
+        }
+        _ => {}
     }
     let last = all.len().saturating_sub(1);
     let mut chain = all
@@ -159,6 +173,14 @@ fn locate_in(module: &Module, pc: u64) -> Chain {
         innermost: Rc::new(innermost),
         around: chain.collect(),
     }
+}
+
+/// Whether the linker's name is that of a function within another one: `inner.0`.
+fn is_nested(linked: &str, name: &str) -> bool {
+    let number = linked
+        .strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('.'));
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Limit of functions inlined in each other; debug information with more is not believed.

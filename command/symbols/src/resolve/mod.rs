@@ -426,6 +426,12 @@ impl Resolver<'_> {
     /// The array that is found through `value`, of the type `die`.
     fn described(&self, value: Lvalue, die: Die) -> Result<Lvalue, Problem> {
         let module = value.module.clone().ok_or_else(|| self.no_type(&value))?;
+        if !value.access_path.complete {
+            return Err(self.problem(
+                format!("how large `{}` is, is known only while it is there", value.name),
+                "stop there in a debugger (ulpf gdb), and watch it there",
+            ));
+        }
         let found = module.types.array_at(die, value.addr, self.memory);
         let (data, ty) = found.map_err(|why| match why {
             Unknown::NotThere => self.problem(

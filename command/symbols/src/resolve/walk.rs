@@ -122,10 +122,7 @@ impl Resolver<'_> {
         let (first, end) = match value.ty.as_deref().map(|ty| &ty.shape) {
             Some(Shape::Array { count, bounds, .. }) => {
                 let count = count.unwrap_or(0);
-                (
-                    bounds.first,
-                    bounds.first.saturating_add_unsigned(count),
-                )
+                (bounds.first, bounds.first.saturating_add_unsigned(count))
             }
             _ => (0, 0),
         };
@@ -520,6 +517,7 @@ impl Resolver<'_> {
                     ));
                 }
                 (start_at, stride) = (from, bounds.stride);
+                self.decided.set(self.decided.get() || stride != 0);
                 (value, element.clone())
             }
             Shape::Pointer { .. } => {
@@ -562,7 +560,11 @@ impl Resolver<'_> {
                 BUILD_WITH_G,
             ));
         }
-        let stride = if stride == 0 { element.size as i64 } else { stride };
+        let stride = if stride == 0 {
+            element.size as i64
+        } else {
+            stride
+        };
         let addr = start
             .addr
             .wrapping_add_signed(start_at.wrapping_mul(stride));

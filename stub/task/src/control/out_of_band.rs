@@ -75,11 +75,12 @@ impl OutOfBand {
 /// Where the watched range that holds `addr` begins; `addr`, if the watch is gone.
 fn start_of(id: WatchId, addr: TargetAddr) -> TargetAddr {
     let mut start = addr;
-    g().watchlist().for_each_overlap(addr, 1, &mut |at, range, _| {
-        if at == id {
-            start = range.start;
-        }
-    });
+    g().watchlist()
+        .for_each_overlap(addr, 1, &mut |at, range, _| {
+            if at == id {
+                start = range.start;
+            }
+        });
     start
 }
 
