@@ -98,6 +98,29 @@ class Session(Case):
         self.assertSays(answers[9], r"exited with status = 0")
         self.assertEqual(server.wait(), 0)
 
+    def test_a_hit_behind_the_beginning(self):
+        """It is that of the watched object: with its values, its condition and its commands."""
+        debugger = find_tool("lldb-19", "lldb-14")
+        if not debugger:
+            self.skipTest("lldb is not installed")
+        server = self.serve("structs")
+        answers, text = lldb(debugger, [
+            f"target create {example('structs')}",
+            f"gdb-remote {server.port}",
+            "breakpoint set --name ready",
+            "continue",
+            "up",
+            "watchpoint set variable box.corner[1]",
+            "watchpoint modify --condition 'box.corner[1].y == -4' 1",
+            "watchpoint command add 1 -o 'register read rip'",
+            "process continue",
+            "process kill",
+        ])
+        self.assertSays(answers[8], r"rip = 0x", r"Watchpoint 1 hit:", r"x = 0, y = 0", r"x = 0, y = -4", r"stop reason = watchpoint 1\n")
+        self.assertSays(answers[9], r"Process \d+ exited with status = 9")
+        self.assertNotIn("failed to send", text)
+        server.wait()
+
     def test_children(self):
         """LLDB hears of fork, vfork and its end, lets the children go, and stops for its watch only."""
         debugger = find_tool("lldb-19")
