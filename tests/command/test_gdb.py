@@ -80,6 +80,13 @@ class CommandLine(unittest.TestCase):
     def test_nobody_is_greeted_in_a_script(self):
         self.assertEqual(self.says("-ex", "print 1", example("filters")), "$1 = 1\n")
 
+    def test_options_behind_the_program(self):
+        """They are GDB's, as with GDB alone; one letter is the program's, and that is said."""
+        self.assertEqual(self.says(example("filters"), "-ex", "print 2"), "$1 = 2\n")
+        said = self.says("-ex", "show args", example("filters"), "-x", "5")
+        self.assertIn("ulpf gdb: -x is the program's argument; options of GDB go before the program.\n", said)
+        self.assertIn('when it is started is "-x 5".', said)
+
     def screen(self, words, commands):
         """Lines of a terminal, with numbers of processes and addresses of the stack left out."""
         pid, terminal = pty.fork()

@@ -66,6 +66,79 @@ const WITH_VALUE: &[&str] = &[
     "suppressions",
 ];
 
+/// Options of GDB without a value.
+const WITHOUT_VALUE: &[&str] = &[
+    "batch",
+    "batch-silent",
+    "fullname",
+    "nh",
+    "nx",
+    "quiet",
+    "readnever",
+    "readnow",
+    "return-child-result",
+    "silent",
+    "tui",
+    "q",
+    // Our options.
+    "blame",
+    "check",
+    "follow-setuid",
+];
+
+/// Whether the word is an option of GDB's, or ours, and whether its value is the next word.
+fn option(word: &OsStr) -> Option<bool> {
+    let word = word.as_bytes();
+    let name = word
+        .strip_prefix(b"--")
+        .or_else(|| word.strip_prefix(b"-"))?;
+    let name = std::str::from_utf8(name).ok()?;
+    let (name, value) = match name.split_once('=') {
+        Some((name, _)) => (name, true),
+        None => (name, false),
+    };
+    if WITH_VALUE.contains(&name) {
+        return Some(!value);
+    }
+    WITHOUT_VALUE.contains(&name).then_some(false)
+}
+
+/// The words with options behind the program before it, where GDB takes them for its own, too (without `--args`). Those of one
+/// letter, and those that GDB does not have, remain the program's; `left` is told of the former.
+fn options_first(words: Vec<OsString>, mut left: impl FnMut(&OsStr)) -> Vec<OsString> {
+    let ends = |word: &OsString| ["--args", "-args", "--"].iter().any(|end| word == end);
+    let (options, program) = split(&words);
+    if words.iter().take(options.len() + 1).any(ends) || program.is_empty() {
+        return words;
+    }
+    let (mut first, mut rest) = (options.to_vec(), vec![program[0].clone()]);
+    let mut behind = program[1..].iter();
+    while let Some(word) = behind.next() {
+        if ends(word) {
+            // `PROG --args …` has GDB complain.
+            rest.push(word.clone());
+            rest.extend(behind.cloned());
+            break;
+        }
+        let is_short = word.as_bytes().len() < 3;
+        match option(word) {
+            Some(value) if !is_short => {
+                first.push(word.clone());
+                if value {
+                    first.extend(behind.next().cloned());
+                }
+            }
+            Some(_) => {
+                left(word);
+                rest.push(word.clone());
+            }
+            None => rest.push(word.clone()),
+        }
+    }
+    first.append(&mut rest);
+    first
+}
+
 /// Splits the words into GDB's options and the program with its arguments.
 fn split(words: &[OsString]) -> (&[OsString], &[OsString]) {
     let mut at = 0;
@@ -196,6 +269,12 @@ fn subject<'a>(
 }
 
 pub async fn gdb(words: Vec<OsString>) -> i32 {
+    let words = options_first(words, |word| {
+        ulpf_host::say::message!(
+            "ulpf gdb: {} is the program's argument; options of GDB go before the program.",
+            word.display()
+        );
+    });
     match open(&words).await {
         Ok(status) => status,
         Err(why) => {
@@ -440,6 +519,28 @@ mod tests {
         assert_eq!(split(&words).1, ["prog"]);
         let words: Vec<OsString> = ["-ex".into()].into();
         assert_eq!(split(&words).1.len(), 0);
+    }
+
+    #[test]
+    fn options_behind_the_program_are_gdbs() {
+        for (line, first, told) in [
+            ("prog -ex run a -batch -9", "-ex run -batch prog a -9", 0),
+            (
+                "-nx prog --eval-command=run",
+                "-nx --eval-command=run prog",
+                0,
+            ),
+            ("prog -q -x 5 -v", "prog -q -x 5 -v", 2),
+            ("--args prog -ex run", "--args prog -ex run", 0),
+            ("prog a -- -ex run", "prog a -- -ex run", 0),
+            ("-ex run", "-ex run", 0),
+            ("prog -ex", "-ex prog", 0),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let mut left = 0;
+            let moved = options_first(words, |_| left += 1);
+            assert_eq!((moved.join(OsStr::new(" ")), left), (first.into(), told));
+        }
     }
 
     #[test]

@@ -428,7 +428,10 @@ impl Resolver<'_> {
         let module = value.module.clone().ok_or_else(|| self.no_type(&value))?;
         if !value.access_path.complete {
             return Err(self.problem(
-                format!("how large `{}` is, is known only while it is there", value.name),
+                format!(
+                    "how large `{}` is, is known only while it is there",
+                    value.name
+                ),
                 "stop there in a debugger (ulpf gdb), and watch it there",
             ));
         }
