@@ -37,9 +37,9 @@ class BadRanges(Case):
     @ulpf_only
     def test_text(self):
         gdb = self.session("five")
-        gdb("watch *(int*)main")
-        self.assertSays(gdb("continue"), r"ulpf: cannot set a write watch on 0x\w+ \(4 bytes\): 0x\w+ lies in executable memory")
-        self.assertSays(gdb("monitor ulpf why"), r"^cannot set a write watch on 0x\w+ \(4 bytes\): 0x\w+ lies in executable memory, "
+        gdb("watch *(long double *) main")
+        self.assertSays(gdb("continue"), r"ulpf: cannot set a write watch on 0x\w+ \(16 bytes\): 0x\w+ lies in executable memory")
+        self.assertSays(gdb("monitor ulpf why"), r"^cannot set a write watch on 0x\w+ \(16 bytes\): 0x\w+ lies in executable memory, "
                                                  r"and guarding instruction pages is not supported; use a breakpoint to see the code run; ")
         gdb("delete")
         self.assertExits(gdb, 0, "five: done")

@@ -217,6 +217,21 @@ class Choice(PlacementCase):
         self.assertExits(gdb)
 
     @needs_registers
+    def test_what_cannot_be_guarded(self):
+        """Small watches on it are in debug registers, without being asked for; larger ones are refused with that remedy."""
+        gdb = self.session("unguarded", stop="ready")
+        gdb("watch *(long (*)[4]) code")
+        self.assertSays(gdb("continue"), r"lies in executable memory", r"watch writes to 1, 2, 4 or 8 bytes of it \(there are debug registers for four such watches\)")
+        gdb("delete")
+        memory = ["code", "huge"] if gdb.value("huge") else ["code"]
+        for where in memory:
+            gdb(f"watch -l {where}[8]")
+        for new in range(1, 4):
+            for where in memory:
+                self.assertSays(gdb("continue"), rf"atchpoint \d+: -location {where}\[8\]", rf"New value = {new + 0xc3 if where == 'code' else new}\n")
+        gdb("delete")
+        self.assertExits(gdb)
+
     def test_many_watches_stay(self):
         gdb = self.hotlocal("20000", "10000", placement="auto")
         for number in range(5):

@@ -110,10 +110,17 @@ class VanishedMemory(Case):
 
     def test_memory_that_cannot_be_armed_again(self):
         gdb = self.session("vanish", "code")
-        gdb("watch -l *number")
+        gdb("watch -l *(long (*)[2]) number")
         cannot = r"ulpf: cannot guard 0x10001000-0x10002000: .* executable memory"
         self.assertSays(self.assertExits(gdb), cannot)
-        self.assertSays(run(["*number:8 snapshot"], "vanish", "code", options=["--at", "ready"])[2], cannot)
+        self.assertSays(run(["*number:16 snapshot"], "vanish", "code", options=["--at", "ready"])[2], cannot)
+
+    def test_memory_that_only_a_debug_register_can_watch(self):
+        """It takes over where memory cannot be guarded any more, if it can hold the watch."""
+        status, _, err = run(["*number:8 snapshot"], "vanish", "code", options=["--at", "ready"])
+        self.assertEqual(status, 0)
+        self.assertSays(err, r"its memory is back \(mmap\); it is armed again", r" w     register  0x10001040 ")
+        self.assertNotIn("cannot guard", err)
 
     def test_rarer_calls(self):
         """Shared segments, holes, protection keys, a mapping that is moved over the watched one."""

@@ -6,7 +6,7 @@ from lib.plugin import PluginCase
 NEVER = (("*(long *) 0xffffffffff600000", r"is the kernel's vsyscall page"),
          ("*(long *) 0xffff800000000000", r"does not belong to the program"),
          ("*(long *) 0x8000000000001000", r"does not belong to the program"),
-         ("-location *(int *) ready", r"lies in executable memory"))
+         ("-location *(long double *) ready", r"lies in executable memory"))
 
 
 @ulpf_only

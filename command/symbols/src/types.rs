@@ -199,6 +199,54 @@ impl Type {
         found
     }
 
+    /// The base classes that each have a member of this name, if there are several and the class has none itself: no name of
+    /// the language selects one of these members without its class.
+    pub fn ambiguous(&self, name: &str) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        let mut places = HashSet::new();
+        self.inherited(name, 0, 0, &mut |base, offset| {
+            if places.insert(offset) {
+                found.extend(base);
+            }
+        });
+        if found.len() < 2 { Vec::new() } else { found }
+    }
+
+    /// Calls `visit` with the offset of each member of that name that no other hides, and with the base class of this type that
+    /// has it.
+    fn inherited(
+        &self,
+        name: &str,
+        offset: u64,
+        depth: usize,
+        visit: &mut dyn FnMut(Option<&'static str>, u64),
+    ) -> bool {
+        const DEEPEST: usize = 16;
+        let Some(members) = self.members().filter(|_| depth < DEEPEST) else {
+            return false;
+        };
+        let at = |m: &Member| m.offset.wrapping_add(offset);
+        if let Some(own) = members
+            .iter()
+            .find(|m| !m.base_class && m.name == Some(name))
+        {
+            visit(None, at(own));
+            return true;
+        }
+        let nameless = |m: &&Member| m.name.is_none();
+        for inner in members.iter().filter(nameless) {
+            if inner.ty.inherited(name, at(inner), depth + 1, visit) {
+                return true;
+            }
+        }
+        let mut any = false;
+        for base in members.iter().filter(|m| m.base_class) {
+            let mut seen = |_: Option<&'static str>, offset: u64| visit(base.name, offset);
+            any |= base.ty.inherited(name, at(base), depth + 1, &mut seen);
+        }
+        any
+    }
+
     /// Whether these bytes belong to a member, not only to padding.
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         let end = offset.saturating_add(len);

@@ -59,4 +59,24 @@ impl Guards {
         }
         Ok(unmapped)
     }
+
+    /// Whether debug registers can watch memory of this range that cannot be guarded. `code`: also executable memory.
+    pub fn only_registers(&mut self, range: WatchRange, kind: WatchKind, code: bool) -> bool {
+        let run = PageRun::of(range, kind);
+        if range.end().0 > USER_END || self.read_maps().is_err() {
+            return false;
+        }
+        let (mut at, mut any) = (run.start.0, false);
+        while at < run.end.0 {
+            let (end, piece) = self.piece(at, run.end.0, run.guard);
+            match piece {
+                Piece::No(Why::HugePages | Why::Keyed | Why::Device) => any = true,
+                Piece::No(Why::Text) if code => any = true,
+                Piece::No(_) => return false,
+                _ => {}
+            }
+            at = end;
+        }
+        any
+    }
 }

@@ -77,23 +77,23 @@ pub(super) fn words(at: TargetAddr, why: Why) -> (String, String) {
             format!(
                 "{at} lies in executable memory, and guarding instruction pages is not supported"
             ),
-            "use a breakpoint to see the code run; to see it change, watch the data that the code is made from",
+            "use a breakpoint to see the code run; to see it change, watch writes to 1, 2, 4 or 8 bytes of it (there are debug registers for four such watches)",
         ),
         Why::Device => (
             format!("{at} maps a device, whose memory cannot have a second mapping"),
-            "watch the program's own copy of the data",
+            "watch writes to 1, 2, 4 or 8 bytes of it (there are debug registers for four such watches), or the program's own copy of the data",
         ),
         Why::HugePages => (
             format!(
                 "{at} lies in explicitly mapped huge pages, which cannot be guarded in units of 4096 bytes"
             ),
-            "run the program with its huge pages (MAP_HUGETLB, hugetlbfs) turned off",
+            "watch writes to 1, 2, 4 or 8 bytes of it (there are debug registers for four such watches), or run the program with its huge pages (MAP_HUGETLB, hugetlbfs) turned off",
         ),
         Why::Keyed => (
             format!(
                 "the program has given the memory at {at} a protection key of its own (pkey_mprotect), which a guard would take away"
             ),
-            "watch the program's own copy of the data, or this memory once it has given the key back",
+            "watch writes to 1, 2, 4 or 8 bytes of it (there are debug registers for four such watches), or this memory once the program has given the key back",
         ),
         Why::Ours => (
             format!("{at} lies where ulpf keeps its own memory"),

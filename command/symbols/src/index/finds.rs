@@ -59,6 +59,8 @@ pub struct Scope {
     pub name: Text,
     /// The innermost function around it.
     pub function: Option<Text>,
+    /// An inline namespace: a path may leave it out.
+    pub inline: bool,
 }
 
 /// The parent of a scope.

@@ -311,9 +311,8 @@ impl Index {
     /// Whether there is a variable with this path. (After a local variable or a type, the search is not complete.)
     fn leads_to(&self, path: &str, found: &Searched) -> bool {
         let (work, tail) = (Work::look_up(0), without_blanks(path));
-        let fits = |v: &Variable| path_ends_with(&without_blanks(&self.path(v)), &tail);
         let mut all = found.variables.iter().take_while(|_| !work.is_over());
-        all.any(fits)
+        all.any(|v| self.is_at(v, &tail))
     }
 
     /// The entries of a name in units that mention it.
@@ -438,6 +437,12 @@ impl Index {
 
     /// The name with its namespaces, classes and functions: `ns::Class::total`, `main::calls`.
     pub fn path(&self, variable: &Variable) -> String {
+        self.path_with(variable, true).0
+    }
+
+    /// The path with inline namespaces or without, and whether there are any.
+    fn path_with(&self, variable: &Variable, inline: bool) -> (String, bool) {
+        let mut any = false;
         let mut parts = vec![variable.name];
         let mut scope = variable.scope;
         while let Some((of, n)) = scope {
@@ -457,7 +462,8 @@ impl Index {
                 parts.push("…");
                 break;
             }
-            if !name.is_empty() {
+            any |= this.inline;
+            if !name.is_empty() && (inline || !this.inline) {
                 parts.push(name);
             }
             scope = match this.outer {
@@ -472,7 +478,14 @@ impl Index {
         parts.reverse();
         let path = parts.join("::");
         meter::step(path.len() as u64);
-        path
+        (path, any)
+    }
+
+    /// Whether a variable's path ends with `tail`, which has no blanks.
+    fn is_at(&self, variable: &Variable, tail: &str) -> bool {
+        let (path, inline) = self.path_with(variable, true);
+        let fits = |path: &str| path_ends_with(&without_blanks(path), tail);
+        fits(&path) || inline && fits(&self.path_with(variable, false).0)
     }
 
     /// Variables whose path is `path` or ends with `::path`.
@@ -482,7 +495,7 @@ impl Index {
         let tail = without_blanks(path);
         all.into_iter()
             .take_while(|_| !work.is_over())
-            .filter(|v| path_ends_with(&without_blanks(&self.path(v)), &tail))
+            .filter(|v| self.is_at(v, &tail))
             .collect()
     }
 

@@ -45,6 +45,7 @@ struct Attributes {
     constant: bool,
     typed: bool,
     external: bool,
+    exported: bool,
     decl_file: Option<u64>,
     /// The entry that it completes.
     completes: Option<Die>,
@@ -101,12 +102,14 @@ impl Walk<'_> {
             outer: around.scope.map_or(Outer::Nothing, Outer::Scope),
             name: Text::Known(""),
             function: around.function,
+            inline: false,
         };
         match kind.tag() {
             // (A Fortran module.)
             dw::DW_TAG_namespace | dw::DW_TAG_module => {
-                let name = self.attributes(entries, kind)?.name;
-                scope.name = name.unwrap_or(Text::Known("(anonymous namespace)"));
+                let known = self.attributes(entries, kind)?;
+                scope.name = known.name.unwrap_or(Text::Known("(anonymous namespace)"));
+                scope.inline = known.exported && known.name.is_some();
             }
             dw::DW_TAG_structure_type | dw::DW_TAG_class_type | dw::DW_TAG_union_type => {
                 let known = self.attributes(entries, kind)?;
@@ -176,6 +179,7 @@ impl Walk<'_> {
                 dw::DW_AT_declaration => known.declaration = true,
                 dw::DW_AT_const_value => known.constant = true,
                 dw::DW_AT_type => known.typed = true,
+                dw::DW_AT_export_symbols => known.exported = true,
                 dw::DW_AT_name
                 | dw::DW_AT_location
                 | dw::DW_AT_external
@@ -415,6 +419,7 @@ impl Searched {
                 outer,
                 name,
                 function: None,
+                inline: scope.inline,
             });
         }
         self.variables.extend(finds.variables.into_iter().map(|v| {

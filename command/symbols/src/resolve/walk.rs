@@ -458,6 +458,15 @@ impl Resolver<'_> {
             };
             return Err(self.problem(format!("{} has no field `{field}`", ty.name), hint));
         };
+        if let [first, .., last] = *ty.ambiguous(field) {
+            return Err(self.problem(
+                format!("{} has `{field}` of {first} and of {last}", ty.name),
+                format!(
+                    "say which one: {0}.{first}.{field} or {0}.{last}.{field}",
+                    value.name
+                ),
+            ));
+        }
         let size = member.bits.map_or(0, |b| b.bytes());
         let value = match member.variant {
             Some(variant) => {

@@ -91,7 +91,7 @@ impl Control {
             };
         };
         let placement = g().attributes(id).placement;
-        self.check(range, kind, placement, IfUnmapped::Await)?;
+        let (placement, _) = self.possible(range, kind, (placement, true), IfUnmapped::Await)?;
         self.disabled.forget(id);
         if !self.staged.insert_again(id, range, kind) {
             return Err(no_such_watch(id));

@@ -252,7 +252,8 @@ fn frozen(what: &What, kind: WatchKind) -> Result<Arc<[u8]>, Refusal> {
 /// As `Z2`, `Z3` and `Z4` would be answered.
 fn check(c: &mut Control, addr: u64, len: u64, kind: WatchKind) -> Result<Reply, Refusal> {
     let range = WatchRange::new(TargetAddr(addr), len).ok_or_else(|| no_range(addr, len))?;
-    let waits = c.check(range, kind, c.placement.wanted, IfUnmapped::Await)?;
+    let wanted = (c.placement.wanted, true);
+    let (_, waits) = c.possible(range, kind, wanted, IfUnmapped::Await)?;
     Ok(Reply::Watchable { mapped: !waits })
 }
 

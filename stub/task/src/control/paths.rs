@@ -461,8 +461,10 @@ impl Control {
         kind: WatchKind,
         a: Attributes,
     ) -> Result<WatchId, Refusal> {
-        let register = a.placement == Placement::Register;
-        self.check(range, kind, a.placement, IfUnmapped::Await)?;
+        // (A pointer to code is none to data: the program has not set it yet.)
+        let wanted = (a.placement, false);
+        let (placement, _) = self.possible(range, kind, wanted, IfUnmapped::Await)?;
+        let register = placement == Placement::Register;
         let spare = self.paths.spare.pop();
         let spare = spare.filter(|id| self.staged.insert_again(*id, range, kind));
         let id = spare

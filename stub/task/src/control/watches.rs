@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering::*;
 
 use ulpf_lib::{TargetAddr, WatchId, WatchKind, WatchRange};
 
+use super::placer::fits;
 use super::{Control, watch_table};
 use crate::inferior::Refusal;
 use ulpf_lib::command::Placement;
@@ -87,7 +88,7 @@ impl Control {
             Placement::Auto if self.has_sequences(range, kind) => Placement::Register,
             other => other,
         };
-        let waits = self.check(range, kind, placement, if_unmapped)?;
+        let (placement, waits) = self.possible(range, kind, (placement, true), if_unmapped)?;
         let id = self.staged.insert_new(range, kind).ok_or_else(no_numbers)?;
         if waits {
             self.unmapped.awaits(id, range);
@@ -101,6 +102,33 @@ impl Control {
             self.force_register(id);
         }
         Ok(id)
+    }
+
+    /// Where it can live, and whether its memory is not mapped yet. A small watch on memory that cannot be guarded gets a debug
+    /// register, if one is free. `code`: also in executable memory.
+    pub(super) fn possible(
+        &mut self,
+        range: WatchRange,
+        kind: WatchKind,
+        (placement, code): (Placement, bool),
+        if_unmapped: IfUnmapped,
+    ) -> Result<(Placement, bool), Refusal> {
+        let refused = match self.check(range, kind, placement, if_unmapped) {
+            Ok(waits) => return Ok((placement, waits)),
+            Err(refused) => refused,
+        };
+        let register = placement == Placement::Auto
+            && fits(range, kind)
+            && self
+                .world
+                .stopped()
+                .guards()
+                .only_registers(range, kind, code);
+        if !register {
+            return Err(refused);
+        }
+        self.check(range, kind, Placement::Register, if_unmapped)
+            .map(|waits| (Placement::Register, waits))
     }
 
     /// Checks whether it can be armed. `true`: once its memory is mapped.
@@ -178,6 +206,18 @@ impl Control {
         }
         let unarmed = self.world.stopped().guards().apply(wanted);
         for u in unarmed {
+            let run = WatchRange::new(u.run.start, u.run.end.0 - u.run.start.0);
+            let kind = WatchKind::Write;
+            // (It has become such memory since.)
+            if run.is_some_and(|run| {
+                self.world
+                    .stopped()
+                    .guards()
+                    .only_registers(run, kind, true)
+            }) && self.leave_page(u.run.start.0)
+            {
+                continue;
+            }
             let r = u.refusal;
             let text = alloc::format!("ulpf: {}: {}; {}\n", r.what, r.why, r.what_to_do);
             self.warn(&text);
