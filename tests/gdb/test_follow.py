@@ -38,6 +38,20 @@ class Exec(Case):
         gdb("delete")
         self.assertExits(gdb, 11, "relay: leg 0, baton 11\n")
 
+    @ulpf_only
+    def test_a_watch_at_what_is_code_there(self):
+        """The other program runs to its end without it, as with gdbserver, and that is said."""
+        gdb = self.session("relay", "0", "/bin/true")
+        gdb("watch *(char (*)[32]) &baton")
+        self.assertSays(gdb("continue"), r"New value = ")
+        for _ in range(3):
+            said = gdb("continue")
+            if "is executing" in said:
+                break
+        self.assertSays(said, r"is executing new program: .*/true", r"exited normally")
+        if "after the exec" in said:
+            self.assertSays(said, r"ulpf: after the exec: cannot set a write watch on 0x\w+ \(32 bytes\): 0x\w+ lies in executable memory")
+
     def test_another_program(self):
         """The symbols are the new program's; its own functions can be stopped in."""
         gdb = self.session("relay", "0", example("five"))

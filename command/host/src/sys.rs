@@ -573,7 +573,7 @@ mod tests {
                     unsafe { libc::pthread_kill(me, libc::SIGURG) };
                 }
             });
-            let ended = (0..100_000).filter(|_| has_ended(own.as_fd())).count();
+            let ended = (0..20_000).filter(|_| has_ended(own.as_fd())).count();
             over.store(true, Relaxed);
             ended
         });

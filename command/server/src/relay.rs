@@ -134,6 +134,11 @@ impl Server {
     /// If watches are refused, the program must not run while the debugger believes that they are set. Prints the
     /// reasons and returns a stop without a reason.
     pub(super) async fn holds(&mut self, client: &mut Client) -> Option<Vec<u8>> {
+        for target in &mut self.targets {
+            if let Some(notes) = target.refused.take_notes() {
+                let _ = client.send(output(&notes).as_bytes()).await;
+            }
+        }
         let mut texts = self.targets.iter().filter_map(|t| t.refused.text());
         let text = texts.next()?;
         let _ = client.send(output(&text).as_bytes()).await;

@@ -360,9 +360,10 @@ impl Target {
         self.shared = inferior.shared;
         self.remains = inferior.remains;
         self.decoder = Decoder::default();
+        let former = self.watches.keys().chain(self.refused.keys()).cloned();
+        self.refused = RefusedWatches::after_exec(former);
         self.watches = LazyWatches::default();
         self.prefetch = Prefetch::default();
-        self.refused = RefusedWatches::default();
         self.changed = Changed::default();
         self.heap = None;
         self.halted = false;

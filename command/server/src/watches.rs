@@ -124,6 +124,11 @@ impl LazyWatches {
         there
     }
 
+    /// All watches, as the packets without their first letter have them.
+    pub fn keys(&self) -> impl Iterator<Item = &Box<[u8]>> {
+        self.armed.keys()
+    }
+
     /// The stub has accepted this packet.
     pub fn accepted(&mut self, packet: &[u8]) {
         match watch(packet) {
