@@ -88,6 +88,12 @@ class Run(unittest.TestCase):
         self.assertEqual(said.summary["lost"], 0)
         self.assertGreater(said.hits[-1]["time"], 0)
 
+    def test_lines_are_the_programs_own(self):
+        """Not those of the headers that are inlined there."""
+        said = Json(["hits", "places[*]"], "own_lines", options=["--at", "work"])
+        text = [line("own_lines.cc", mark) for mark in ("hits++", "hits += n", "places.at(2)")]
+        self.assertEqual([(os.path.basename(hit["file"]), hit["line"]) for hit in said.hits], [("own_lines.cc", number) for number in text] * 3)
+
     def test_reads(self):
         hits = Json(["table[2]:r"], "reads").hits
         self.assertEqual([h["access"] for h in hits if h["object"] == "reads"][:2], ["read", "read"])

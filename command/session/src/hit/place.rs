@@ -40,11 +40,32 @@ pub trait Places {
 
 impl Places for Program {
     fn location(&self, pc: u64, caller: bool) -> Location {
-        match caller {
+        let innermost = match caller {
             true => self.locate_caller(pc),
             false => (*self.locate(pc)).clone(),
+        };
+        if !is_library_source(&innermost) {
+            return innermost;
         }
+        // What a header or the standard library has had inlined is meant by the line that uses it.
+        let around = self.around(pc, caller).into_iter();
+        let own = around
+            .filter(|l| l.file.is_some())
+            .find(|l| !is_library_source(l));
+        own.unwrap_or(innermost)
     }
+}
+
+/// Whether the line is in a header of the system, or in the source of Rust's standard library.
+fn is_library_source(location: &Location) -> bool {
+    const FOLDERS: [&str; 4] = [
+        "/rustc/",
+        "/usr/include/",
+        "/usr/local/include/",
+        "/usr/lib/",
+    ];
+    let file = location.file.as_deref().unwrap_or_default();
+    FOLDERS.iter().any(|folder| file.starts_with(folder)) || file.contains("/lib/rustlib/src/")
 }
 
 impl Place {
