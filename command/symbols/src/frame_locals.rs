@@ -145,7 +145,7 @@ impl Module {
         let exact: Vec<_> = symbols.find(name);
         let mut found: Vec<Range<u64>> = exact.iter().filter(functions).map(range).collect();
         if found.is_empty() {
-            let last = name.rsplit("::").next().unwrap_or(name);
+            let last = name.rsplit([':', '.']).next().unwrap_or(name);
             let last = last.split('<').next().unwrap_or(last);
             // Demangling is slow. The demangled name consists of letters of the mangled one, so search that first.
             let fits = |s: &&ElfSymbol| {
@@ -201,6 +201,12 @@ fn is_called(full: &str, name: &str) -> bool {
         let before = path.strip_suffix(tail);
         before.is_some_and(|before| before.is_empty() || before.ends_with("::"))
     };
+    // A method of Go: `main.(*Counter).Set`, also as `Counter.Set`.
+    if full.contains(".(*") {
+        let plain = full.replace("(*", "").replace(')', "");
+        let tail = format!(".{name}");
+        return full.ends_with(&tail) || plain.ends_with(&tail) || plain == name;
+    }
     let path = path_of(full);
     // (The compiler may have specialised a copy for some arguments: `fill.constprop.0`.)
     let path = path.split_once('.').map_or(path, |(path, _)| path);
@@ -212,7 +218,11 @@ fn path_of(full: &str) -> &str {
     let (mut depth, mut from, mut before) = (0i32, 0, ' ');
     for (i, c) in full.char_indices() {
         match c {
-            '(' if depth == 0 && i > from && !full[i..].starts_with("(anonymous") => {
+            '(' if depth == 0
+                && i > from
+                && before != '.'
+                && !full[i..].starts_with("(anonymous") =>
+            {
                 return &full[from..i];
             }
             '<' | '(' | '{' | '[' => depth += 1,
@@ -671,11 +681,16 @@ mod tests {
             ("std::vector<int> ns::make<int>(int)", "ns::make<int>"),
             ("(anonymous namespace)::walk(node*)", "walk"),
             ("app::tree::Node<T>::insert", "Node::insert"),
+            ("main.(*Counter).Set", "main.(*Counter).Set"),
+            ("main.(*Counter).Set", "(*Counter).Set"),
+            ("main.(*Counter).Set", "Counter.Set"),
+            ("main.(*Counter).Set", "Set"),
         ] {
             assert!(is_called(full, name), "{full}: {name}");
         }
         for (full, name) in [
             ("refill", "fill"),
+            ("main.(*Counter).Reset", "Set"),
             ("ns::fill(int)", "s::fill"),
             ("fill", "ns::fill"),
         ] {

@@ -82,7 +82,9 @@ fn short(function: &str) -> String {
                 && i > from
                 && !function[from..i].ends_with("operator")
                 && !function[i..].starts_with("(anonymous")
-                && before != ':' =>
+                && before != ':'
+                // (Go: `main.(*T).Set`.)
+                && before != '.' =>
             {
                 to = i;
                 break;
@@ -139,6 +141,8 @@ mod tests {
     fn names_that_fit() {
         for (full, fit) in [
             ("main", "main"),
+            ("main.(*Counter).Set", "main.(*Counter).Set"),
+            ("main.(*Stack[...]).Push", "main.(*Stack[...]).Push"),
             ("ns::fill(int, char*) const", "ns::fill"),
             ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
             (
