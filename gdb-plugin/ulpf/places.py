@@ -35,7 +35,7 @@ _NUMBER = r"(?:0[xX][0-9a-fA-F_]+|\d[\d_]*)"
 _STEPS = re.compile(rf"(?:\s*(?:->\*?\s*[A-Za-z_]\w*|[.%]\s*(?:[A-Za-z_]\w*|\d+)|\[[^\[\]]*\]|\)))*(?:\s*[+-]\s*{_NUMBER}(?=\s*:))?(?:\s*:\s*{_NUMBER}[KkMG]?)?\s*$")
 _INDEX = re.compile(r"\[([^\[\]]*)\]")
 # The same in Fortran: `items(2)%weights(i + 1)`.
-_FORTRAN_STEPS = re.compile(rf"(?:\s*(?:%\s*[A-Za-z_]\w*|\([^():]*\)))*\s*$")
+_FORTRAN_STEPS = re.compile(r"(?:\s*(?:%\s*[A-Za-z_]\w*|\([^():]*\)))*\s*$")
 _INDICES = re.compile(r"\(([^():]*)\)")
 # The beginning of the expression, in the server's grammar (ulpf_symbols::HEAD).
 _HEAD = "it"

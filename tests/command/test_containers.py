@@ -93,7 +93,7 @@ class Oracle(unittest.TestCase):
         self.assertEqual([line for line in said.lines if line["type"] == "notice"], [])
 
 
-# What tests/programs/languages/arrays.f90 stores to, by its watches, and what each store says.
+# Names and values of the stores of tests/programs/languages/arrays.f90, by the watches.
 FORTRAN = {"items(2)%weights(3)": [("items(2).weights(3)", 1.5), ("items(2).weights(3)", 2.5)],
            "items(2)%weights": [("items(2).weights(3)", 1.5), ("items(2).weights(3)", 2.5)],
            "row": [("row(3)", 7)], "row(3)": [("row(3)", 7)],

@@ -1,4 +1,4 @@
-/* What it stores, headers of the C++ library store for it: each function's lines are its own. */
+/* Headers of the C++ library make its stores, inlined in its functions. */
 #include <atomic>
 #include <cstdio>
 #include <vector>

@@ -74,7 +74,7 @@ struct Words {
 #[derive(Debug, Args)]
 #[command(override_usage = "ulpf gdb [GDB OPTIONS] [PROGRAM [ARGS]...]")]
 struct GdbArgs {
-    /// GDB's own options (-x FILE, -ex COMMAND, …) and those of ulpf, then the program and its arguments. As in GDB, -ex, -batch and other long options may follow the program, unless --args is said.
+    /// GDB's own options (-x FILE, -ex COMMAND, …) and those of ulpf, then the program and its arguments. Long options of GDB (-ex, -batch) may follow the program, but not --args.
     /// Options of ulpf: --placement=auto|guard|debug-register, --backend=auto|signal|kernel|sim|rsp:ADDR, --follow-setuid.
     /// --blame records the last writer of each byte of heap and data. --check stops at errors of the heap; with it also
     /// --base, --redzone=BYTES and other options of `ulpf check`

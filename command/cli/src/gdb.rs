@@ -103,8 +103,8 @@ fn option(word: &OsStr) -> Option<bool> {
     WITHOUT_VALUE.contains(&name).then_some(false)
 }
 
-/// The words with options behind the program before it, where GDB takes them for its own, too (without `--args`). Those of one
-/// letter, and those that GDB does not have, remain the program's; `left` is told of the former.
+/// Moves options behind the program before it, where GDB takes them for its own, too (without `--args`). Options of one
+/// letter (`left` is called for them) and those that GDB does not have remain the program's.
 fn options_first(words: Vec<OsString>, mut left: impl FnMut(&OsStr)) -> Vec<OsString> {
     let ends = |word: &OsString| ["--args", "-args", "--"].iter().any(|end| word == end);
     let (options, program) = split(&words);

@@ -2,8 +2,8 @@
 //! only says that there may be too many watches. The server therefore acknowledges the insertion. When the debugger
 //! resumes the program, the program stays stopped and the server prints the reasons.
 //!
-//! A watch from before an exec is about the program that was executed then. Where the new program has other things at its
-//! address, it runs on without that watch, as it does under other servers, and that is said once.
+//! A watch from before an exec is about the former program. If the new program has code at its address, for example, it runs
+//! on without that watch, as under other servers. The server prints the reason once.
 #![forbid(unsafe_code)]
 
 use super::watches::watch;

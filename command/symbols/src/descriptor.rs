@@ -2,7 +2,7 @@
 //! Fortran's allocatable and assumed-shape arrays and its pointers to arrays, dynamic arrays of Pascal.
 
 use crate::dwarf::Entry;
-use crate::resolve::Memory;
+use crate::memory::Memory;
 use crate::slice::Slice;
 use gimli::{AttributeValue, Encoding, EvaluationResult, Expression, Location, Operation, Value};
 use gimli::{DwAt, constants as dw};

@@ -6,9 +6,9 @@
 use crate::descriptor::{Data, Descriptor, Unknown, is_described};
 use crate::dwarf::{Die, Entry, attr_str};
 use crate::index::{Index, last_component};
+use crate::memory::Memory;
 use crate::meter::Work;
 use crate::object::ObjectFile;
-use crate::resolve::Memory;
 use crate::slice::Slice;
 use crate::types::{Bits, Bounds, Class, Member, Shape, Type, Variant};
 use gimli::{AttributeValue, Reader, UnitOffset, constants as dw};

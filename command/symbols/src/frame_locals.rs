@@ -205,7 +205,7 @@ fn is_called(full: &str, name: &str) -> bool {
     if full.contains(".(*") {
         let plain = full.replace("(*", "").replace(')', "");
         let tail = format!(".{name}");
-        return full.ends_with(&tail) || plain.ends_with(&tail) || plain == name;
+        return full == name || full.ends_with(&tail) || plain == name || plain.ends_with(&tail);
     }
     let path = path_of(full);
     // (The compiler may have specialised a copy for some arguments: `fill.constprop.0`.)

@@ -199,8 +199,7 @@ impl Type {
         found
     }
 
-    /// The base classes that each have a member of this name, if there are several and the class has none itself: no name of
-    /// the language selects one of these members without its class.
+    /// The base classes that have a member of this name, if there are several and the class has none itself.
     pub fn ambiguous(&self, name: &str) -> Vec<&'static str> {
         let mut found = Vec::new();
         let mut places = HashSet::new();

@@ -47,7 +47,7 @@ impl Places for Program {
         if !is_library_source(&innermost) {
             return innermost;
         }
-        // What a header or the standard library has had inlined is meant by the line that uses it.
+        // Code of a header or of the standard library that is inlined: the line that uses it.
         let around = self.around(pc, caller).into_iter();
         let own = around
             .filter(|l| l.file.is_some())

@@ -18,6 +18,7 @@ use crate::dwarf::Die;
 use crate::filter;
 use crate::head::Head;
 use crate::maps::{Module, Program};
+use crate::memory::Memory;
 use crate::problem::Problem;
 use crate::spec::{Expr, Spec};
 use crate::types::{Bits, Shape, Type};
@@ -29,14 +30,6 @@ use ulpf_lib::addr::USER_END;
 use ulpf_lib::command::Path;
 use ulpf_lib::filter::Filter;
 use ulpf_lib::ring::Hit;
-
-/// The program's memory, as needed for resolving.
-pub trait Memory {
-    /// Reads memory at `addr` into `buf`. Returns `false` if it is not readable.
-    fn read(&self, addr: u64, buf: &mut [u8]) -> bool;
-    /// The main thread's thread pointer (fs base), or `None` if it has none yet.
-    fn thread_pointer(&self) -> Option<u64>;
-}
 
 /// A watch that is ready to be armed.
 #[derive(Clone, Debug)]

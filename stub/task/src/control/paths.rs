@@ -461,7 +461,7 @@ impl Control {
         kind: WatchKind,
         a: Attributes,
     ) -> Result<WatchId, Refusal> {
-        // (A pointer to code is none to data: the program has not set it yet.)
+        // (A lazy static points to code before its first use.)
         let wanted = (a.placement, false);
         let (placement, _) = self.possible(range, kind, wanted, IfUnmapped::Await)?;
         let register = placement == Placement::Register;
