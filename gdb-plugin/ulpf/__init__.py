@@ -10,7 +10,7 @@
     python print(w.number, ulpf.counts(w)["hits"]); ulpf.delete(w)
 """
 
-__all__ = ["watch", "watches", "counts", "delete", "enable", "disable", "last", "log", "UlpfError", "Hit"]
+__all__ = ["watch", "watches", "counts", "delete", "enable", "disable", "last", "blame", "log", "UlpfError", "Hit"]
 
 from .errors import UlpfError
 from .spec import parse
@@ -83,10 +83,14 @@ def disable(watch):
 
 
 def last(expression, most=1):
-    """The last writes to an expression's bytes, the youngest first."""
+    """The last writes to the bytes of an expression or a gdb.Value, the youngest first. With records of last writers (`ulpf
+    blame`): each stretch of bytes with one writer."""
     from . import history
 
     return history.last(expression, most)[1]
+
+
+blame = last
 
 
 def log(most=100):

@@ -48,8 +48,8 @@ def since_then():
 
 
 def last(expression, most):
-    """The place of an expression, the last writes to it (the youngest first), and the stub's whole answer."""
-    found = places.find(expression)
+    """The place of an expression (or a value), the last writes to it (the youngest first), and the stub's whole answer."""
+    found = places.find(expression) if isinstance(expression, str) else [places.of_value(expression)]
     hits, answers = [], []
     for place in found:
         answer = wire.ask(f"last {place.address:#x} {place.length} {most}", replies.last)
@@ -70,6 +70,17 @@ def lines(hits):
     """Lines of hits, as `ulpf run` writes them."""
     for hit, said in zip(hits, completed.of(hits)):
         yield from completed.lines(said, begin(hit))
+
+
+def by_writer(hits):
+    """Lines: each writer of these stretches, the one of most bytes first."""
+    writers = {}
+    for hit, said in zip(hits, completed.of(hits)):
+        writer = writers.setdefault((said["who"], hit.call), [0, 0, hit.ago])
+        writer[:] = writer[0] + hit.length, writer[1] + 1, min(writer[2], hit.ago)
+    for (who, call), (length, stretches, ago) in sorted(writers.items(), key=lambda item: (-item[1][0], item[1][2])):
+        by = f"  by {call}" if call else ""
+        yield f"{_bytes(length):>16} in {stretches} {'places' if stretches > 1 else 'place'}, the youngest {ago:.6f} s ago{by}  {who}"
 
 
 def begin(hit):

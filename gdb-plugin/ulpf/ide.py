@@ -270,6 +270,22 @@ def summary(expression):
     return {"text": facade.summary(facade.evaluate(expression))}
 
 
+def writer(expression):
+    """The last writer of an expression, in a few words; None: it has none, or is no memory."""
+    try:
+        _, hits, answers = history.last(expression, 1)
+    except UlpfError:
+        return {"text": None}
+    if not hits or not any(answer.stretches for answer in answers):
+        return {"text": None}
+    who = {said["who"]: hit for hit, said in zip(hits, completed.of(hits))}
+    if len(who) > 1:
+        return {"text": f"{len(who)} writers: ulpf blame {expression}"}
+    [(place, hit)] = who.items()
+    call = f"{hit.call} in " if hit.call else ""
+    return {"text": foreign.shown(f"{call}{place}, {hit.ago:.3f} s ago in thread {hit.tid}")}
+
+
 def globals():
     """Names of the variables of this frame's file."""
     return {"names": facade.globals_here()}
@@ -284,4 +300,4 @@ def disassemble(address, before, count):
     return {"instructions": disassembly.instructions(address, before, count)}
 
 
-_VERBS = info, summary, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble
+_VERBS = info, summary, writer, add, remove, watch, stop, lines, listed, logging, globals, lines_of, disassemble

@@ -112,6 +112,11 @@ def locate(expression):
     return _found(expression, follow=True)
 
 
+def of_value(value):
+    """The place of a gdb.Value."""
+    return _of(str(value.type), value)
+
+
 def value(expression):
     """The value of an expression that has one place."""
     find, decided = _by_server(expression, follow=False)

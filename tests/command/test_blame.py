@@ -97,7 +97,7 @@ class Blame(unittest.TestCase):
             self.assertRegex(said, rf"(?m)^ulpf: (0x\w+|ADDR) lies at ADDR(, `statically`)?, which was written by:\n +\d\.\d+ s \[\d+\] {writer}\+0x\w+ at blamed\.c:\d+$", how)
 
     def test_who_wrote_the_header_of_a_block(self):
-        for how, writer in (("block-loop", "overflow_by_loop"), ("block-memset", "overflow_by_memset"), ("block-size", "one_word_too_far")):
+        for how, writer in (("block-loop", "overflow_by_loop"), ("block-memset", "overflow_by_memset"), ("block-size", "one_word_too_far"), ("arena", "overflow_by_loop")):
             said = self.crash(how, "SIGABRT")
             self.assertRegex(said, rf"(?m)^ulpf: the size of the heap's chunk at ADDR has been overwritten with (0x\w+|ADDR), which was written by:\n"
                                    rf" +\d\.\d+ s \[\d+\] {writer}\+0x\w+ at blamed\.c:\d+$", how)

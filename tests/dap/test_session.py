@@ -413,6 +413,20 @@ class CheckedHeap(DapCase):
         [use, *_] = dap.top()
         said = dap.ask("evaluate", expression="ulpf last s->peer", context="repl", frameId=use["id"])["result"]
         self.assertRegex(said, r" s ago \[\d+\] write  s->peer: 8 bytes  rename_by_loop\+0x\w+ at blamed\.c:\d+")
+        writer = r"rename_by_loop\+0x\w+ at blamed\.c:\d+, \d+\.\d+ s ago in thread \d+$"
+        hover = dap.ask("evaluate", expression="s->peer", context="hover", frameId=use["id"])["result"]
+        self.assertRegex(hover, rf"^0x\w+ ← {writer}")
+        self.assertNotIn("←", dap.ask("evaluate", expression="s->peer", context="watch", frameId=use["id"])["result"])
+        # A structure has its writers as a child that is fetched when the user asks.
+        whole = dap.ask("evaluate", expression="*s", context="watch", frameId=use["id"])["variablesReference"]
+        lazy = dap.ask("variables", variablesReference=whole)["variables"][-1]
+        self.assertEqual((lazy["name"], lazy["value"], lazy["presentationHint"]["lazy"]), ("last writer", "", True))
+        [fetched] = dap.ask("variables", variablesReference=lazy["variablesReference"])["variables"]
+        self.assertRegex(fetched["value"], r"^\d writers: ulpf blame \(?\*")
+        name = next(one for one in dap.ask("variables", variablesReference=whole)["variables"] if one["name"] == "name")
+        lazy = dap.ask("variables", variablesReference=name["variablesReference"])["variables"][-1]
+        [fetched] = dap.ask("variables", variablesReference=lazy["variablesReference"])["variables"]
+        self.assertRegex(fetched["value"], rf"^{writer}")
 
     def test_what_cannot_be_checked(self):
         for more, why in ({"address": "localhost:1", "check": False, "blame": True}, "start the server with --blame"), ({"address": "localhost:1"}, "start it with --check"), ({"check": ["--gaps"]}, "has no option `--gaps`"):

@@ -58,6 +58,8 @@ class Log(PluginCase):
         self.assertSays(gdb("continue"), r"Temporary breakpoint")
         for command in "ulpf last total", "ulpf blame total":
             self.assertSays(gdb(command), r"^ +\d+\.\d+ s ago \[\d+\] write  total: 4 bytes  (add|elsewhere)\+0x\w+ at filters\.c:\d+\n")
+        self.assertEqual(gdb("python print([(h.length, h.pc > 0) for h in ulpf.blame(gdb.parse_and_eval('total'))])"), "[(4, True)]\n")
+        self.assertSays(gdb("ulpf blame --by table"), r"^ +32 bytes in 1 place, the youngest \d+\.\d+ s ago  main\+0x\w+ at filters\.c:\d+\n")
         self.assertSays(gdb("ulpf last table"), r"^ +\d+\.\d+ s ago \[\d+\] write  table: 32 bytes  main\+0x\w+ at filters\.c:\d+\n")
 
 

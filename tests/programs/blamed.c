@@ -38,6 +38,16 @@ FUNCTION int use(struct session *s) { return s->peer->state; }
 FUNCTION int use_statically(void) { return statically->state; }
 FUNCTION void finish(struct session *s) { s->done(); }
 FUNCTION int walk(struct session *s) { int all = 0; for (; s; s = s->peer) all += s->state; return all; }
+static void *in_its_arena(void *how)
+{
+    char *own[3];
+    for (int i = 0; i < 3; i++)
+        fits(own[i] = malloc(100), 100);
+    overflow_by_loop(own[1], 110);
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return how;
+}
 static void nothing(void) {}
 static void *worker(void *s) { rename_by_loop(s, "a name too long"); return 0; }
 
@@ -70,6 +80,11 @@ int main(int argc, char **argv)
     if (!strcmp(how, "thread")) {
         pthread_t thread;
         pthread_create(&thread, 0, worker, session);
+        pthread_join(thread, 0);
+    }
+    if (!strcmp(how, "arena")) {
+        pthread_t thread;
+        pthread_create(&thread, 0, in_its_arena, 0);
         pthread_join(thread, 0);
     }
     if (!strcmp(how, "block-loop")) overflow_by_loop(blocks[50], 110);

@@ -35,7 +35,13 @@ impl Session {
         let format = format.or(asked.format.hex.then_some("hexadecimal"));
         let object = self.object(frame, expression, format).await?;
         let mut variable = self.variable("", &object, frame);
-        let value = variable["value"].take();
+        let mut value = variable["value"].take();
+        if asked.context.as_deref() == Some("hover")
+            && let Some(writer) = self.writer(expression, frame).await
+        {
+            let text = value.as_str().unwrap_or_default();
+            value = format!("{text} ← {writer}").into();
+        }
         if let Some(variable) = variable.as_object_mut() {
             variable.remove("name");
             variable.remove("value");

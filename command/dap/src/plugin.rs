@@ -221,7 +221,7 @@ pub fn names(said: &Fields) -> Vec<String> {
     texts(said, "names")
 }
 
-/// `summary`: a pretty-printer's text for the whole value.
+/// `summary`: a pretty-printer's text for the whole value; `writer`: the last writer.
 pub fn summary(said: &Fields) -> Option<String> {
     known(said, "text")
 }

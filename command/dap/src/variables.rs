@@ -27,6 +27,9 @@ pub fn format_of(expression: &str) -> (&str, Option<&'static str>) {
     (expression, None)
 }
 
+/// Name of the child of a variable that has its last writer.
+const LAST_WRITER: &str = "last writer";
+
 impl Session {
     /// Creates a variable object for an expression.
     pub async fn object(
@@ -77,6 +80,23 @@ impl Session {
             }
         }
         Ok(answer)
+    }
+
+    /// The last writer of an expression, if last writers are recorded and it has one.
+    pub async fn writer(
+        &mut self,
+        expression: &str,
+        (thread, level): (i64, i64),
+    ) -> Option<String> {
+        if !self.program.blame {
+            return None;
+        }
+        self.mi(&format!("-thread-select {thread}")).await.ok()?;
+        self.mi(&format!("-stack-select-frame {level}"))
+            .await
+            .ok()?;
+        let said = self.ask("writer", json!({"expression": expression})).await;
+        plugin::summary(&said.ok()?)
     }
 
     /// Converts a variable object to a variable of the protocol.
@@ -183,7 +203,19 @@ impl Session {
                     let value = format!("more than {MOST}; name a range to see others");
                     children.push(json!({"name": "…", "value": value, "variablesReference": 0}));
                 }
+                if self.program.blame && start == 0 && indexed != Some("indexed") {
+                    let reference = self.variables.add(Container::Writer(object, frame));
+                    let hint = json!({"kind": "virtual", "attributes": ["readOnly"], "lazy": true});
+                    children.push(json!({"name": LAST_WRITER, "value": "", "variablesReference": reference, "presentationHint": hint}));
+                }
                 children
+            }
+            Container::Writer(object, frame) => {
+                let path = format!("-var-info-path-expression {object}");
+                let path = self.mi(&path).await?.text("path_expr").to_string();
+                let writer = self.writer(&path, frame).await;
+                let value = writer.unwrap_or_else(|| "not known".into());
+                vec![json!({"name": LAST_WRITER, "value": value, "variablesReference": 0})]
             }
         };
         Ok(json!({"variables": children}))
@@ -314,6 +346,7 @@ impl Session {
                 let child = child.ok_or_else(|| format!("There is no {name} here."))?;
                 (child.text("name").to_string(), frame)
             }
+            Container::Writer(..) => return Err(format!("There is no {name} here.")),
         };
         let frame = self.frames.number_of(found.1);
         Ok((found.0, Some(frame)))

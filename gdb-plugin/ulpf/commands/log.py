@@ -67,10 +67,10 @@ def _asked(argument, what, most):
 
 @plain_class
 class Blame(UlpfCommand):
-    """Record from now on who writes each byte of heap and data last: ulpf blame; ulpf blame EXPR
+    """Record from now on who writes each byte of heap and data last: ulpf blame; ulpf blame [--by] EXPR
 
 `ulpf blame EXPR`, which is `ulpf last EXPR`, then says it of any expression, without a watch: a line for each stretch of
-bytes with one writer. It costs as much as a watch of the heap. `ulpf gdb --blame` records from the program's entry on."""
+bytes with one writer. With --by it is a line for each writer, the one of most bytes first. It costs as much as a watch of the heap. `ulpf gdb --blame` records from the program's entry on."""
 
     name, completes = "blame", "COMPLETE_EXPRESSION"
 
@@ -84,7 +84,7 @@ bytes with one writer. It costs as much as a watch of the heap. `ulpf gdb --blam
 
 @plain_class
 class Last(UlpfCommand):
-    """Say who wrote something last: ulpf last EXPR [-n COUNT]
+    """Say who wrote something last: ulpf last [--by] EXPR [-n COUNT]
 
 EXPR is any expression whose bytes are watched, also by GDB's own watch, or a part of it. With `ulpf blame` it is any in
 heap and data."""
@@ -97,6 +97,7 @@ heap and data."""
 
 def who_wrote(argument):
     """`ulpf last ARGUMENT`."""
+    argument, by = argument.removeprefix("--by "), argument.startswith("--by ")
     expression, flag, count = argument.rpartition(" -n ")
     if not flag:
         expression, count = argument, "1"
@@ -106,7 +107,9 @@ def who_wrote(argument):
         raise UlpfError("ulpf last", f"{count} is no number of writes", "say: ulpf last total -n 5")
     found, hits, answers = history.last(expression, int(count))
     since = max((a.watched_since for a in answers if a.watched_since is not None), default=None)
-    for line in history.lines(hits):
+    if by and hits and not any(a.stretches for a in answers):
+        raise UlpfError("ulpf last --by", "it is about the last writers of all bytes, and a watch knows single writes", "say: ulpf blame, and ask again after a while")
+    for line in history.by_writer(hits) if by else history.lines(hits):
         facade.say(line)
     if since is None:
         place = found[0]

@@ -58,21 +58,62 @@ pub fn of(gprs: &Gprs, pc: u64) -> Option<Origin> {
     load.or_else(|| used.find_map(|r| found(gprs.get(r))))
 }
 
-/// The first header of glibc's main heap that its allocator has not written last. A header is the size of its chunk, which leads
-/// to the next one (malloc/malloc.c, "malloc_chunk details").
+/// The first header of glibc's heaps that its allocator has not written last: of the main one, then of those of other arenas.
 pub fn of_header() -> Option<Origin> {
-    const FLAGS: u64 = 7;
-    const LEAST: u64 = 32;
     let end = g().brk.load(Relaxed);
-    let mut heap = None;
+    let (mut main, mut found) = (None, None);
+    each_recorded(TargetAddr(end.wrapping_sub(1)), 1, &mut |range| main = Some(range));
+    if let Some(heap) = main {
+        found = overwritten(heap.start.0, end);
+    }
+    each_recorded(TargetAddr(0), USER_END, &mut |range| {
+        if found.is_none()
+            && let Some((first, end)) = chunks_of_arena(range.start.0)
+        {
+            found = overwritten(first, end);
+        }
+    });
+    found
+}
+
+/// Calls `visit` with the ranges that have records.
+fn each_recorded(start: TargetAddr, len: u64, visit: &mut dyn FnMut(WatchRange)) {
     g().watchlist()
-        .for_each_overlap(TargetAddr(end.wrapping_sub(1)), 1, &mut |id, range, _| {
+        .for_each_overlap(start, len, &mut |id, range: WatchRange, _| {
             if g().attributes(id).writers {
-                heap = Some(range);
+                visit(range);
             }
         });
-    let heap: WatchRange = heap?;
-    let mut chunk = heap.start.0;
+}
+
+/// The first chunk and the end of the heap of an arena that begins there (malloc/arena.c: `heap_info`, `new_heap`, and
+/// `_int_new_arena`, which puts the arena's `malloc_state` into its first heap).
+fn chunks_of_arena(start: u64) -> Option<(u64, u64)> {
+    /// `HEAP_MAX_SIZE`: a heap begins at a multiple of it.
+    const MOST: u64 = 64 << 20;
+    /// `sizeof(struct malloc_state)` since glibc 2.27.
+    const STATE: u64 = 0x898;
+    if start == 0 || !start.is_multiple_of(MOST) {
+        return None;
+    }
+    let (arena, before, size) = (word(start)?, word(start + 8)?, word(start + 16)?);
+    // (`heap_info` has 32 bytes, and 48 since glibc 2.35.)
+    let head = arena % MOST;
+    if !matches!(head, 32 | 48) {
+        return None;
+    }
+    let first = match before {
+        0 => (start + head + STATE).next_multiple_of(16),
+        _ => start + head,
+    };
+    (size <= MOST && first < start + size).then_some((first, start + size))
+}
+
+/// The first header from `chunk` on that the allocator has not written last. A header is the size of its chunk, which leads to
+/// the next one (malloc/malloc.c, "malloc_chunk details").
+fn overwritten(mut chunk: u64, end: u64) -> Option<Origin> {
+    const FLAGS: u64 = 7;
+    const LEAST: u64 = 32;
     while chunk + LEAST <= end {
         let place = chunk + 8;
         let header = word(place)?;
@@ -108,18 +149,14 @@ fn found(pointer: u64) -> Option<Origin> {
         return None; // too many words are so small
     }
     let (mut best, mut left) = (None, MOST);
-    g().watchlist()
-        .for_each_overlap(TargetAddr(0), USER_END, &mut |id, range: WatchRange, _| {
-            if !g().attributes(id).writers {
-                return;
-            }
-            let len = range.len.min(left);
-            left -= len;
-            let pages = range.start.page().0..range.start.0 + len;
-            for page in pages.step_by(PAGE_SIZE as usize) {
-                look_at(page, pointer, &mut best);
-            }
-        });
+    each_recorded(TargetAddr(0), USER_END, &mut |range| {
+        let len = range.len.min(left);
+        left -= len;
+        let pages = range.start.page().0..range.start.0 + len;
+        for page in pages.step_by(PAGE_SIZE as usize) {
+            look_at(page, pointer, &mut best);
+        }
+    });
     best.map(|(_, place)| Origin { pointer, place })
 }
 

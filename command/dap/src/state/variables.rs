@@ -9,6 +9,8 @@ pub enum Container {
     Scope((i64, i64), Kind),
     /// A variable object, and the frame in which it was made.
     Object(String, (i64, i64)),
+    /// The last writer of a variable object, which the client fetches when the user asks.
+    Writer(String, (i64, i64)),
 }
 
 #[derive(Clone)]
