@@ -62,7 +62,7 @@ fn calls_main(place: &Place) -> bool {
 /// A place and the functions that it is inlined in; the last one is the function itself.
 fn chain(program: &Program, pc: u64, caller: bool) -> Vec<Rc<Place>> {
     let around = program.around(pc, caller);
-    let mut chain = vec![Rc::new(Place::at(program, pc, caller))];
+    let mut chain = vec![Rc::new(Place::innermost(program, pc, caller))];
     chain.extend(around.iter().map(|at| Rc::new(Place::of(at))));
     chain
 }

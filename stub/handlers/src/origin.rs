@@ -62,7 +62,9 @@ pub fn of(gprs: &Gprs, pc: u64) -> Option<Origin> {
 pub fn of_header() -> Option<Origin> {
     let end = g().brk.load(Relaxed);
     let (mut main, mut found) = (None, None);
-    each_recorded(TargetAddr(end.wrapping_sub(1)), 1, &mut |range| main = Some(range));
+    each_recorded(TargetAddr(end.wrapping_sub(1)), 1, &mut |range| {
+        main = Some(range)
+    });
     if let Some(heap) = main {
         found = overwritten(heap.start.0, end);
     }

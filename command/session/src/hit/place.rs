@@ -38,12 +38,17 @@ pub trait Places {
     fn location(&self, pc: u64, caller: bool) -> Location;
 }
 
+/// The location of an instruction, or (`caller`) of the call before a return address, in what is inlined there.
+fn innermost(program: &Program, pc: u64, caller: bool) -> Location {
+    match caller {
+        true => program.locate_caller(pc),
+        false => (*program.locate(pc)).clone(),
+    }
+}
+
 impl Places for Program {
     fn location(&self, pc: u64, caller: bool) -> Location {
-        let innermost = match caller {
-            true => self.locate_caller(pc),
-            false => (*self.locate(pc)).clone(),
-        };
+        let innermost = innermost(self, pc, caller);
         if !is_library_source(&innermost) {
             return innermost;
         }
@@ -86,6 +91,11 @@ impl Place {
     /// The place of an instruction, or (`caller`) of the call before a return address.
     pub fn at(places: &impl Places, pc: u64, caller: bool) -> Place {
         Place::of(&places.location(pc, caller))
+    }
+
+    /// The same in what is inlined there, also from a header of the system.
+    pub fn innermost(program: &Program, pc: u64, caller: bool) -> Place {
+        Place::of(&innermost(program, pc, caller))
     }
 
     /// Its function as a programmer sees it, with arguments and types.
