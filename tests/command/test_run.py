@@ -88,6 +88,23 @@ class Run(unittest.TestCase):
         self.assertEqual(said.summary["lost"], 0)
         self.assertGreater(said.hits[-1]["time"], 0)
 
+    def test_quiet_is_about_the_terminal(self):
+        """A log gets its lines."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.jsonl")
+            status, _, err = ulpf("run", "-q", "--log", path, "--no-summary", "-w", "b", "--", example("five"))
+            self.assertEqual((status, err), (0, ""))
+            with open(path) as file:
+                self.assertEqual([hit["new"] for hit in map(json.loads, file) if hit["type"] == "hit"], [21, 21])
+
+    def test_no_such_process(self):
+        for words in [], ["-w", "x"]:
+            self.assertEqual(ulpf("attach", *words, "4194304"), (2, "", "ulpf: there is no process 4194304\n"))
+
+    def test_letters_in_the_others_place(self):
+        _, _, err = ulpf("run", "-w", "toatl", "--", example("filters"))
+        self.assertIn("there is no variable `toatl`; did you mean `total`?", err)
+
     def test_lines_are_the_programs_own(self):
         """Not those of the headers that are inlined there."""
         said = Json(["hits", "places[*]"], "own_lines", options=["--at", "work"])

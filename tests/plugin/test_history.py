@@ -105,6 +105,7 @@ class Api(PluginCase):
         for command in "watch", "info watches", "delete", "log show", "last", "why", "filter", "run":
             self.assertSays(gdb(f"help ulpf {command}"), rf"ulpf {command.split()[0]}")
         self.assertSays(gdb("help ulpf"), r"ulpf backend --", r"ulpf watch --")
+        self.assertEqual(gdb("ulpf help"), gdb("help ulpf"))
         self.assertSays(gdb("ulpf nonsense"), r"^ulpf nonsense: there is no such command; help ulpf lists them")
         gdb("set max-completions unlimited")
         self.assertSays(gdb("complete ulpf wa"), r"^ulpf watch\n")

@@ -126,10 +126,20 @@ enum Target {
 fn main(options: &WatchArgs, target: Target) -> i32 {
     // A choice among programs implies more than one.
     let follow = options.follow || !options.only.is_empty() || !options.skip.is_empty();
+    // `--quiet` is about the terminal.
+    let quiet = options.quiet && options.log.is_none();
     let options = &WatchArgs {
         follow,
+        quiet,
         ..options.clone()
     };
+    if let Target::Attach(pid) = target
+        && !Path::new(&format!("/proc/{pid}")).exists()
+    {
+        output::speak_as(options);
+        say!("there is no process {pid}");
+        return REFUSED;
+    }
     if let Err(why) = options.backend.check() {
         say!("{why}");
         return REFUSED;

@@ -166,7 +166,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub keep_going: bool,
 
-    /// Count only: no line per hit
+    /// Count only: no line per hit (a log gets its lines all the same)
     #[arg(short, long)]
     pub quiet: bool,
 

@@ -23,19 +23,10 @@ pub fn closest<'n>(name: &str, among: impl Iterator<Item = &'n str>) -> Option<&
     (best.0 <= most).then_some(best.1)
 }
 
-/// Levenshtein distance; a change of case costs nothing.
+/// Number of typing errors: letters that are wrong, missing, too many, or in the other's place (optimal string alignment). A
+/// change of case costs nothing.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<u8> = b.bytes().map(|c| c.to_ascii_lowercase()).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.bytes().map(|c| c.to_ascii_lowercase()).enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, cb) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    strsim::osa_distance(&a.to_ascii_lowercase(), &b.to_ascii_lowercase())
 }
 
 #[cfg(test)]
@@ -49,6 +40,7 @@ mod tests {
         assert_eq!(find("count"), Some("counts"));
         assert_eq!(find("Cuonts"), Some("counts"));
         assert_eq!(find("totl"), Some("total"));
+        assert_eq!(find("toatl"), Some("total"));
         assert_eq!(find("x"), None);
         assert_eq!(distance("ABC", "abd"), 1);
     }

@@ -20,7 +20,7 @@ ulpf run, ulpf attach PID, ulpf connect ADDRESS
     name, prefix = "", True
 
     def run(self, argument):
-        if argument:
+        if argument.strip() not in ("", "help"):
             from ..errors import UlpfError
 
             raise UlpfError(f"ulpf {argument.split()[0]}", "there is no such command", "help ulpf lists them")
