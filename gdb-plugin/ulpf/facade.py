@@ -281,13 +281,14 @@ def bounds(type):
 def strides(value):
     """Distances of an array's elements, the outermost dimension's first: other memory may lie between them."""
     found, type = [], plain(value.type)
-    while is_array(type):
-        element, known = plain(type.target()), bounds(type)
-        if not known:
-            break
-        first = value[known[0]]
-        found.append(int(value[known[0] + 1].address) - int(first.address) if known[1] > known[0] else element.sizeof)
-        value, type = first, element
+    try:
+        while is_array(type):
+            element, (low, high) = plain(type.target()), bounds(type)
+            first = value[low]
+            found.append(int(value[low + 1].address) - int(first.address) if high > low else element.sizeof)
+            value, type = first, element
+    except (gdb.error, TypeError):
+        return []  # it has no memory, or no bounds
     return found
 
 

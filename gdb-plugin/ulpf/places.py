@@ -440,6 +440,8 @@ def _of(name, value):
     if at is None:
         raise _no_address(name, value)
     size = type.sizeof
+    if not size and facade.language_now() == "fortran":
+        raise UlpfError(what, "it has no memory now", "watch it when it is allocated, or associated")
     if not size:
         raise UlpfError(what, "it has no size", "watch one of its elements")
     # (Of the kernel's half the stub says why it cannot be watched.)

@@ -21,11 +21,13 @@ def largest_value():
 
 
 def value_of_bytes(data, type):
-    """A gdb.Value, or None if GDB has none so large.
+    """A gdb.Value, or None if GDB has none so large, or none without its memory.
 
-    Here the limit is to be asked about before: GDB (13) throws its error through Python's own frames, and ends.
+    (Of a structure of Fortran with an allocatable component GDB 13 ends with an internal error.) Here the limit is to be asked about before: GDB (13) throws its error through Python's own frames, and ends.
     """
     size = type.sizeof
+    if getattr(type, "dynamic", False):
+        return None
     if size is None or not 0 < size <= min(largest_value(), len(data)):
         return None
     return facade.gdb.Value(bytes(data), type)

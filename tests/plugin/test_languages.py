@@ -114,7 +114,14 @@ class Descriptors(LanguageCase):
                                                     "back": r" \(4 places, 16 bytes\)", "every_other": r" \(6 places, 24 bytes\)",
                                                     "cube": r" \(80 bytes\)", "cube(1,3,4)": ""}.items(), 1):
                 self.assertSays(gdb(f"ulpf watch {watch}"), rf"^Ulpf watch {number}: {re.escape(watch)}{said}")
+            self.assertSays(gdb("ulpf watch nowhere"), r"^cannot watch nowhere: it has no memory now; watch it when it is allocated, or associated")
+            for wrong in "nowhere(1)", "nowhere[*]", "items(9)%id", "row(5)", "row(one)":
+                self.assertSays(gdb(f"ulpf watch {wrong}"), r"^cannot watch .*: .*; ")
             # (A watch of two stops twice.)
             for number, part, new in ((1, "items(2)%weights(3)", "1.5"), (2, "row(3)", "7"), (3, "row(3)", "7"), (5, "every_other(1,1)", "1"),
                                       (4, "back(1)", "11"), (5, "every_other(2,3)", "12"), (6, "cube(1,3,4)", "13"), (7, "cube(1,3,4)", "13")):
                 self.assertSays(gdb("continue"), rf"Ulpf watch {number}: {re.escape(part)}\n\nOld value = 0\nNew value = {new}\n")
+            # A component's descriptor is no value without its memory.
+            gdb("ulpf delete")
+            gdb("ulpf watch items")
+            self.assertSays(gdb("continue"), r"Ulpf watch \d+: items\(2\)\n\nOld value = 00 00 00 00 [0-9a-f ]+\nNew value = 00 00 00 00 [0-9a-f ]+\n")
