@@ -97,6 +97,23 @@ class Run(unittest.TestCase):
             with open(path) as file:
                 self.assertEqual([hit["new"] for hit in map(json.loads, file) if hit["type"] == "hit"], [21, 21])
 
+    def test_for_a_time(self):
+        """Then `run` ends the program, and `attach` leaves it."""
+        status, _, err = ulpf("run", "--for", "0.3", "-q", "-w", "rounds", "--", example("spin"))
+        self.assertEqual(status, -15)
+        self.assertRegex(err, r"ulpf: [\d,]+ hits on 1 watch")
+        with subprocess.Popen([example("spin")], stdout=subprocess.PIPE) as program:
+            self.addCleanup(program.kill)
+            program.stdout.readline()
+            status, _, err = ulpf("attach", "--for", "0.3", "-q", "-w", "rounds", str(program.pid))
+            self.assertEqual((status, program.poll()), (0, None))
+            self.assertRegex(err, r"ulpf: [\d,]+ hits on 1 watch")
+            _, _, err = ulpf("attach", "-w", "nothing", str(program.pid))
+            self.assertIn("1 watch refused; nothing is watched (--keep-going watches the others)", err)
+            program.kill()
+        for wrong in "0", "x", "-1", "1e30":
+            self.assertIn("that is no number of seconds", ulpf("run", f"--for={wrong}", "-w", "a", "--", example("five"))[2])
+
     def test_no_such_process(self):
         for words in [], ["-w", "x"]:
             self.assertEqual(ulpf("attach", *words, "4194304"), (2, "", "ulpf: there is no process 4194304\n"))

@@ -285,10 +285,11 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
         );
     }
     if refused > 0 && !options.keep_going {
-        say!(
-            "{} refused; nothing was run (--keep-going runs with the others)",
-            count(refused as u64, "watch")
-        );
+        let others = match launched {
+            true => "nothing was run (--keep-going runs with the others)",
+            false => "nothing is watched (--keep-going watches the others)",
+        };
+        say!("{} refused; {others}", count(refused as u64, "watch"));
         runtime.block_on(control.give_up());
         return Err(already_printed());
     }
@@ -321,6 +322,13 @@ fn watch(options: &WatchArgs, target: Target) -> Result<Ending> {
     log.begin_check();
     if options.held {
         ulpf_host::sys::stop_here();
+    }
+    if let Some(time) = options.time {
+        runtime.spawn(async move {
+            tokio::time::sleep(time).await;
+            // (Whatever waits for a signal to leave hears it.)
+            let _ = ulpf_host::sys::kill(std::process::id() as i32, libc::SIGTERM);
+        });
     }
     let task = runtime.spawn(control.run(log.sender(), pending));
     log.follow();

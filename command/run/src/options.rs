@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use ulpf_heap::functions::{Named, Names};
 use ulpf_heap::options::{bytes, redzone};
 use ulpf_heap::suppress::Suppressions;
@@ -95,6 +96,13 @@ pub struct AttachArgs {
     pub pid: i32,
 }
 
+/// A number of seconds that may have a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().map(Duration::try_from_secs_f64);
+    let time = time.and_then(Result::ok).filter(|time| !time.is_zero());
+    time.ok_or_else(|| "that is no number of seconds".into())
+}
+
 #[derive(Args, Clone, Debug, Default)]
 pub struct WatchArgs {
     /// Watch this; may be repeated
@@ -130,6 +138,10 @@ pub struct WatchArgs {
     /// program's entry
     #[arg(long, value_name = "FUNCTION")]
     pub at: Option<String>,
+
+    /// Watch for so many seconds: then leave the program to itself (attach), or end it by SIGTERM (run)
+    #[arg(long = "for", value_name = "SECONDS", value_parser = seconds)]
+    pub time: Option<Duration>,
 
     /// Mechanism of the watches
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
