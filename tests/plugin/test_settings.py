@@ -76,7 +76,7 @@ class Scripts(PluginCase):
     def test_all_that_is_promised_is_there(self):
         gdb = self.begin()
         self.assertSays(gdb("python print(all(hasattr(ulpf, n) for n in ulpf.__all__), ' '.join(sorted(ulpf.__all__)))"),
-                        r"^True Hit UlpfError counts delete disable enable last log watch watches")
+                        r"^True Hit UlpfError blame counts delete disable enable last log watch watches")
         gdb("python w = ulpf.watch('table[3]', changed=True, count=2)\npython v = ulpf.watch('total', outside='add', bt=2)")
         self.assertSays(gdb("python print([x.number for x in ulpf.watches()], w.name, v.bytes)"), r"^\[1, 2\] table\[3\] 4")
         gdb("python ulpf.disable(2)")
