@@ -126,8 +126,8 @@ enum Target {
 fn main(options: &WatchArgs, target: Target) -> i32 {
     // A choice among programs implies more than one.
     let follow = options.follow || !options.only.is_empty() || !options.skip.is_empty();
-    // `--quiet` is about the terminal.
-    let quiet = options.quiet && options.log.is_none();
+    // It is about the terminal; with JSON it asks for the counts alone.
+    let quiet = options.quiet && (options.log.is_none() || options.json);
     let options = &WatchArgs {
         follow,
         quiet,

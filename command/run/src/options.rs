@@ -178,7 +178,7 @@ pub struct WatchArgs {
     #[arg(long)]
     pub keep_going: bool,
 
-    /// Count only: no line per hit (a log gets its lines all the same)
+    /// Count only: no line per hit (--log FILE gets its lines all the same, unless --json is said)
     #[arg(short, long)]
     pub quiet: bool,
 
