@@ -149,7 +149,7 @@ class Last(unittest.TestCase):
                 self.assertRegex(err, rf"^ulpf: .*({why})", what)
             status, head, _ = w.json("total")
             self.assertEqual((status, head["type"]), (2, "message"))
-        with Watched(["total"], "crowd", "4", "1", "10", "100", options=["--quiet"]) as w:
+        with Watched(["total"], "crowd", "4", "1", "10", "100", options=["--quiet", "--json"]) as w:
             self.assertRegex(w.last("total")[2], r"only counts; watch it without --quiet")
         with Watched(["total:r"], "crowd", "4", "1", "10", "100") as w:
             self.assertRegex(w.last("total")[2], r"for reads only; ask with --reads")
